@@ -86,6 +86,8 @@ def gains(label: str, name: str, cell: str, metric: str) -> Gains:
 def draw_choice() -> str:
     """Return the figure as an SVG file."""
     rows = [gains(*row) for row in ROWS]
+    if any(not LOWEST <= 100 * gain <= HIGHEST for row in rows for gain in row.marks.values()):
+        raise ValueError("a gain is outside the axis; raise LOWEST and HIGHEST.")
     height = TOP + ROW * len(rows) + 30
     spoken = "Share of the errors of CE with greedy decoding that others avoid. " + "; ".join(
         row.about for row in rows

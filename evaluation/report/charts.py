@@ -247,20 +247,23 @@ def dot_chart(
     margin = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = low - margin, high + margin
 
+    def percent_of(value: float) -> float:
+        return 100 * (min(max(scale * value, low), high) - low) / (high - low)
+
     def at(value: float) -> str:
-        return f"{100 * (min(max(scale * value, low), high) - low) / (high - low):.2f}%"
+        return f"{percent_of(value):.2f}%"
 
     def size(ends: tuple[float, float]) -> str:
-        return f"{float(at(ends[1])[:-1]) - float(at(ends[0])[:-1]):.2f}%"
+        return f"{percent_of(ends[1]) - percent_of(ends[0]):.2f}%"
 
     ending = unit if unit in ("%", "") else f" {unit}"
     ticks = [(tick / scale, tick_text(tick) + ending) for tick in nice_ticks(low, high, 6)]
     marks: dict[str, Any] = {"rows": rows, "at": at, "size": size, "ticks": ticks}
-    marks["baseline"] = baseline
     text = f"{label}: means, their intervals and single seeds."
     data = _dots_table(rows, scale, unit, label)
     shown, saved = (
-        draw("dot_chart.html", text, data, as_file=is_file, **marks) for is_file in (False, True)
+        draw("dot_chart.html", text, data, as_file=is_file, baseline=baseline, **marks)
+        for is_file in (False, True)
     )
     return figure(saved, page_html=shown.svg)
 

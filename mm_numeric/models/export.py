@@ -90,7 +90,8 @@ def _warn_of_other_prompt(family: Family, question: str) -> None:
         logger.warning(
             "the chat template in the export writes %r, and the model was trained with %r: servers "
             "will use the wrong prompt; override `load_tokenizer` of the family %s, change "
-            "`tokenizer.chat_template` there, and export again",
+            "`tokenizer.chat_template` there (in a subclass of Chat, `processor.chat_template` in "
+            "`load_image_processor`, if it is set), and export again",
             found,
             wanted,
             family.name,
