@@ -57,8 +57,7 @@ def read_mask(value: Any, size: tuple[int, int], where: str) -> Rle:
     # pycocotools does not check the runs: with wrong runs, it hangs or reads foreign memory.
     run_lengths(counts, size, where)
     if isinstance(counts, list):
-        found: Rle = mask.frPyObjects({"size": list(size), "counts": counts}, *size)
-        return found
+        return mask.frPyObjects({"size": list(size), "counts": counts}, *size)
     return {"size": list(size), "counts": counts.encode() if isinstance(counts, str) else counts}
 
 
@@ -76,8 +75,7 @@ def _from_polygons(value: list[Any], size: tuple[int, int], where: str) -> Rle:
                 f"{where}, polygon {i + 1}: a coordinate is beyond {_FARTHEST_PX} pixels."
             )
         polygons.append(numbers)
-    found: Rle = mask.merge(mask.frPyObjects(polygons, *size))
-    return found
+    return mask.merge(mask.frPyObjects(polygons, *size))
 
 
 def mask_areas(masks: Sequence[Rle]) -> Floats:
@@ -155,8 +153,7 @@ def _rle(item: Instance, size: tuple[int, int]) -> Rle:
     if item.mask is None:
         return polygon_rle(corners(item.shape), size)
     counts = {"size": list(item.mask.size), "counts": list(item.mask.counts)}
-    found: Rle = mask.frPyObjects(counts, *item.mask.size)
-    return found
+    return mask.frPyObjects(counts, *item.mask.size)
 
 
 def side_of_answers(

@@ -132,8 +132,7 @@ class Curves:
             for own in (right, drawn)
         )
         within = seen - (seen - drawn)[:, first]
-        found: Floats = (hits - right)[:, first] + of_tie * within / np.maximum(size, 1)
-        return found
+        return (hits - right)[:, first] + of_tie * within / np.maximum(size, 1)
 
 
 def _running(values: Floats) -> Floats:
@@ -150,8 +149,7 @@ def _thresholds_reached(recall: Floats, thresholds: Floats) -> Ints:
     """
     near = (recall * (len(thresholds) - 1)).astype(np.int64)  # rounding may be off by one
     ends = np.append(thresholds, np.inf)
-    found: Ints = near + (ends.take(near) <= recall) + (ends.take(near + 1) <= recall)
-    return found
+    return near + (ends.take(near) <= recall) + (ends.take(near + 1) <= recall)
 
 
 def _sums(values: Floats, group: Ints, count: int) -> Floats:
@@ -274,8 +272,7 @@ def _value(name: str, columns: Columns) -> Any:
 
 def _depends_on(name: str, columns: Columns) -> Bools:
     ranking: Any = columns[RANKING]
-    found: Bools = ranking.has_truths[name][ranking.rows]
-    return found
+    return ranking.has_truths[name][ranking.rows]
 
 
 def _mean_of_known(values: Floats) -> Floats:

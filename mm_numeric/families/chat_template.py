@@ -136,8 +136,7 @@ class _Program:
                 if line or seconds > SECONDS:
                     break
         if line:
-            answer: dict[str, str] = json.loads(line)
-            return answer
+            return json.loads(line)
         late = f"it takes more than {SECONDS:g} s"
         return {"error": late if seconds > SECONDS else "it makes Python crash"}
 

@@ -510,8 +510,7 @@ class Family(ABC):
         """
         if self.processor_class is None:
             return None
-        processor: ProcessorMixin = self.processor_class(self.image_processor, self.tokenizer)
-        return processor
+        return self.processor_class(self.image_processor, self.tokenizer)
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:

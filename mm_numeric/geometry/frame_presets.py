@@ -193,8 +193,7 @@ class FrameRule:
         saved = read_json(path)
         if not isinstance(saved, Mapping) or not isinstance(saved.get("coordinates"), Mapping):
             raise ValueError(f'{path}: no "coordinates" (an object); give the {FRAME} of a model.')
-        rule: Self = read_dataclass(cls, saved, str(path))
-        return rule
+        return read_dataclass(cls, saved, str(path))
 
 
 def published_frames() -> dict[str, FrameRule]:

@@ -146,8 +146,7 @@ def polygon_rle(points: Sequence[Point], size: tuple[int, int]) -> dict[str, Any
     from pycocotools import mask
 
     near = np.clip(np.array(points, dtype=np.float64), -_FARTHEST_PX, _FARTHEST_PX)
-    found: dict[str, Any] = mask.frPyObjects([near.ravel().tolist()], *size)[0]
-    return found
+    return mask.frPyObjects([near.ravel().tolist()], *size)[0]
 
 
 def polygon_mask(points: Sequence[Point], size: tuple[int, int]) -> Mask:

@@ -134,8 +134,7 @@ def _appendable(cache: DynamicCache) -> DynamicCache:
 
 def _pass(model: Any, ids: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
     options = {"use_cache": True, "return_dict": True, cache_argument(): cache}
-    logits: Tensor = model(input_ids=ids, position_ids=positions, **options).logits
-    return logits
+    return model(input_ids=ids, position_ids=positions, **options).logits
 
 
 class _Layer(DynamicLayer):

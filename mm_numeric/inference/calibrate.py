@@ -96,8 +96,7 @@ class Supports(NamedTuple):
 def logit(confidence: Any) -> Floats:
     """Return log(c / (1 - c)), after clipping c to at least ``_CLOSEST`` from 0 and 1."""
     inside = np.clip(np.asarray(confidence, dtype=np.float64), _CLOSEST, 1 - _CLOSEST)
-    found: Floats = np.log(inside) - np.log1p(-inside)
-    return found
+    return np.log(inside) - np.log1p(-inside)
 
 
 def log_loss(confidence: Floats, right: Floats) -> float:
@@ -115,8 +114,7 @@ class Platt:
 
     def __call__(self, confidence: Any) -> Floats:
         """Return the calibrated confidences, [n]."""
-        found: Floats = 1 / (1 + np.exp(-(self.slope * logit(confidence) + self.offset)))
-        return found
+        return 1 / (1 + np.exp(-(self.slope * logit(confidence) + self.offset)))
 
     @classmethod
     def fit(cls, confidence: Floats, right: Floats) -> "Platt":

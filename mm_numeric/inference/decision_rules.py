@@ -211,8 +211,7 @@ class _Pool:
                 expected = np.where(left, weights @ costs.T, np.inf)
                 least = expected.min(axis=1, keepdims=True)
                 left &= np.isclose(expected, least, rtol=1e-9, atol=1e-12)
-        chosen: Ints = np.where(left, weights, -1).argmax(axis=1)
-        return chosen
+        return np.where(left, weights, -1).argmax(axis=1)
 
 
 def _judged(

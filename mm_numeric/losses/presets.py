@@ -127,8 +127,7 @@ def with_changes(base: ObjectiveSpec, changes: Mapping[str, Any], where: str) ->
                 )
             term = terms[owners[name]]
             terms[owners[name]] = {**term, "options": {**term.get("options", {}), name: value}}
-    spec: ObjectiveSpec = read_dataclass(ObjectiveSpec, {**settings, "terms": terms}, where)
-    return spec
+    return read_dataclass(ObjectiveSpec, {**settings, "terms": terms}, where)
 
 
 def _option_owners(terms: Any) -> dict[str, int]:

@@ -129,5 +129,4 @@ def without_repeated_rows(inputs: dict[str, Any], accelerator: Any) -> dict[str,
 
 def _positions(batch: Mapping[str, Any]) -> Tensor:
     """Return the entry [b, t] of a batch that shows which positions have a label."""
-    found: Tensor = batch.get("supervised", batch.get("labels"))
-    return found
+    return batch.get("supervised", batch.get("labels"))

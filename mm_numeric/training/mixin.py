@@ -632,8 +632,7 @@ class NumericLossMixin(_Trainer):
 def _decoder_inputs(model: Any, labels: Tensor) -> Tensor:
     """Return the inputs of a decoder [b, t]: its start token, and all labels but the last."""
     if hasattr(model, "prepare_decoder_input_ids_from_labels"):
-        prepared: Tensor = model.prepare_decoder_input_ids_from_labels(labels)
-        return prepared
+        return model.prepare_decoder_input_ids_from_labels(labels)
     # Whisper, NLLB, Pix2Struct and others have no such method.
     config = model.config.get_text_config()
     for name in ("decoder_start_token_id", "pad_token_id"):

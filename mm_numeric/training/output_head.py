@@ -272,8 +272,7 @@ def tied_product(model: Any, head: nn.Linear) -> Callable[[Tensor], Tensor] | No
         # Checked here because accelerate enables autocast only inside the model's ``forward``.
         if torch.is_autocast_enabled(hidden.device.type):
             return linear(hidden, head.weight)
-        product: Tensor = _TiedLinear.apply(hidden, head.weight)
-        return product
+        return _TiedLinear.apply(hidden, head.weight)
 
     return product
 

@@ -147,8 +147,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
                 decayed = set(self.get_decay_parameter_names(trained))
                 groups = self.modules.groups(trained, decayed, self.args.weight_decay)
                 self.optimizer_cls_and_kwargs = kind, {**options, "params": groups}
-        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
-        return optimizer
+        return super().create_optimizer(model)
 
     def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
         """Create the learning rate scheduler; raises ValueError for an invalid option."""
