@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from mm_numeric.evaluation.metrics.base import Columns, Groups, Metric, MetricOnRows, select_rows
 
 RESAMPLES = 2000
-_RESAMPLES_FOR_VARIANCE = 500  # a variance needs fewer resamples than a percentile
+FEWEST_RESAMPLES = 500
+"""Resamples for a variance, which needs fewer of them than a percentile."""
 _MAX_ELEMENTS = 250_000  # per array, so that the columns of a block fit into the processor's cache
 
 Name = TypeVar("Name", bound=Hashable)
@@ -95,7 +96,7 @@ def sample_metrics(
     if groups is None:
         groups = np.arange(len(next(iter(every[0].values()))), dtype=np.uint64)
     if resamples is None:
-        resamples = RESAMPLES if count == 1 else _RESAMPLES_FOR_VARIANCE
+        resamples = RESAMPLES if count == 1 else FEWEST_RESAMPLES
     found: list[dict[Name, MetricSample]] = [{} for _ in reported]
     same_rows: dict[int, list[int]] = {}
     for i, on_rows in enumerate(reported):
@@ -111,6 +112,20 @@ def sample_metrics(
                 own = slice(k * count, (k + 1) * count)
                 found[i][name] = _sample(metric, chosen[own], of_runs[own], own_groups)
     return found
+
+
+def joined(parts: Sequence[MetricSample], seeds: Sequence[Sequence[int]]) -> MetricSample:
+    """Join samples of one metric on different test rows. ``seeds`` numbers the runs of each."""
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort([seed for own in seeds for seed in own])
+    return replace(
+        parts[0],
+        values=np.concatenate([own.values for own in parts])[order],
+        draws=np.concatenate([own.draws for own in parts])[order],
+        of_rows=lambda: np.concatenate([own.of_rows().mean(axis=0) for own in parts])[None],
+        groups=np.concatenate([own.groups for own in parts]),
+    )
 
 
 def _sample(

@@ -113,6 +113,11 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     elif config.evaluate is not None and config.evaluate.rows is None:
         config = replace(config, evaluate=replace(config.evaluate, rows=MOST_EVALUATED_ROWS))
     where = f"{where}, compare"
+    if config.comparison.ensemble and config.data.test.fold is not None:
+        raise ValueError(
+            f"{where}.ensemble: the runs of an ensemble answer the same rows, and each seed has "
+            "its own data.test.fold; remove ensemble or data.test.fold."
+        )
     listed = enumerate(config.comparison.objectives)
     drafts = [_listed(value, f"{where}.objectives.{i}") for i, value in listed]
     drafts += _combined(config, config.comparison.grid, f"{where}.grid")

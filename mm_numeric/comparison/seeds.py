@@ -1,7 +1,7 @@
 """Derive the config of each seed of a comparison; ``compare.vary`` lists what changes.
 
-If rows or label noise vary, seed 0 uses their random seeds from the config, and each other seed
-derives its own from them.
+If rows, label noise or folds vary, seed 0 uses those of the config, and each other seed derives its
+own from them.
 """
 
 from collections.abc import Sequence
@@ -30,13 +30,17 @@ def with_resolved_vary(config: Config, folder: Path) -> Config:
     stored: Any = None
     if (folder / CONFIG).is_file() and any(folder.glob(f"seed*/*/{CONFIG}")):
         stored = (read_yaml(folder / CONFIG).get("compare") or {}).get("vary")
-    vary = tuple(config.comparison.vary or stored or _DEFAULT)
+    vary = tuple(config.comparison.vary or stored or _default(config))
     if stored and set(vary) != set(stored):
         raise ValueError(
             f"{folder}: its seeds vary {', '.join(stored)}, and compare.vary is {list(vary)}; "
             "remove compare.vary to continue this comparison, or choose another compare.output_dir."
         )
     return replace(config, compare=replace(config.comparison, vary=vary))
+
+
+def _default(config: Config) -> tuple[str, ...]:
+    return (*_DEFAULT, "folds") if config.data.test.fold else _DEFAULT
 
 
 def draws_rows(vary: Sequence[str] | None) -> bool:
@@ -49,10 +53,16 @@ def run_of_seed(config: Config, seed: int, vary: Sequence[str] | None, output_di
 
     ``vary`` is ``compare.vary``; None is the default for a new comparison.
     """
-    vary = vary or _DEFAULT
-    train = tuple(_drawn_by(source, seed, vary, config) for source in listed(config.data.train))
-    one = isinstance(config.data.train, DataSource)
-    config = replace(config, data=replace(config.data, train=train[0] if one else train))
+    vary = vary or _default(config)
+    step, data, evaluated = seed if "folds" in vary else 0, config.data, config.evaluate
+    train = tuple(
+        _drawn_by(source, seed, vary, config).with_next_fold(step) for source in listed(data.train)
+    )
+    one = isinstance(data.train, DataSource)
+    data = replace(data, train=train[0] if one else train, test=data.test.with_next_fold(step))
+    if evaluated is not None and evaluated.data is not None:
+        evaluated = replace(evaluated, data=evaluated.data.with_next_fold(step))
+    config = replace(config, data=data, evaluate=evaluated)
     fixed = config.trainer.get("seed", 42)  # the default of TrainingArguments
     weights = seed if "weights" in vary else fixed
     order = seed if "order" in vary else config.trainer.get("data_seed", fixed)
@@ -104,7 +114,7 @@ def describe_seeds(config: Config, *, has_noise: bool) -> str:
 
     ``has_noise`` is True if any row of the comparison trains on labels with noise.
     """
-    vary = set(config.comparison.vary or _DEFAULT)
+    vary = set(config.comparison.vary or _default(config))
     made = [source.synthetic is not None for source in listed(config.data.train)]
     model, named = config.model, {"weights": "random initialisation", "order": "data order"}
     if model.name != TINY and config.lora is None and model.baseline is None:
@@ -116,9 +126,14 @@ def describe_seeds(config: Config, *, has_noise: bool) -> str:
         del named["rows"]
     drawn = [name for key, name in named.items() if key in vary]
     same = [name for key, name in named.items() if key not in vary]
-    same += [] if all(made) else ["training rows from files"]
-    own = f"each seed draws its own {_joined(drawn)}; " if drawn else ""
-    return f"{own}the {_joined([*same, 'test rows'])} are the same for all seeds"
+    found = [f"each seed draws its own {_joined(drawn)}"] if drawn else []
+    if "folds" in vary and config.data.test.fold:
+        found.append("each seed tests on another fold of the rows, and trains on the other folds")
+        found += [f"the same for all seeds: {_joined(same)}"] if same else []
+    else:
+        same += [*([] if all(made) else ["training rows from files"]), "test rows"]
+        found.append(f"the {_joined(same)} are the same for all seeds")
+    return "; ".join(found)
 
 
 def _joined(words: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from mm_numeric.comparison.hypotheses import Hypothesis, tested_hypotheses, withdrawn_fact
 from mm_numeric.comparison.plan import all_seeds, ensemble_folder, planned_runs
@@ -20,10 +20,12 @@ from mm_numeric.comparison.tables import (
     ensemble_tables,
     headline_fact,
     metric_tables,
+    test_sets,
 )
 from mm_numeric.config.data import DataConfig, Sources, listed
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
+from mm_numeric.evaluation.guesses import Guesses, guess_metrics
 from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, correct_p_values, families_text
 from mm_numeric.evaluation.score import score
@@ -48,7 +50,7 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
     entries, seeds = chosen_rows(config), config.comparison.seeds
     runs = read_runs(config, entries, folder, partial=partial)
     ensembles = read_ensembles(config, entries, folder, partial=partial)
-    first = runs[entries[0].name, GREEDY][0]
+    tested = _test_rows(runs[entries[0].name, GREEDY])
     stated = stated_hypotheses(config)
     layout = _rows(config, entries)
     layout |= {"seeds": list(seeds), "metric": config.comparison.metric}
@@ -57,14 +59,14 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "title": config.title,
         "task": config.task_name,
         "description": _description(config, entries),
-        "rows_due": first.rows_due,
+        "rows_due": tested.due,
         **summary_results(layout, runs, ensembles, stated, folder),
         "tuning": _tuning(config, entries),
         "runs": _runs(entries, seeds),
     }
     summary["facts"] = {
         **headline_fact(summary, runs),
-        **_facts(config, entries, folder, first),
+        **_facts(config, entries, folder, tested),
         **withdrawn_fact(stated, folder),
     }
     if families := families_text(summary):
@@ -89,16 +91,17 @@ def summary_results(
     other names in ``runs`` are warm starts. ``folder`` records when the hypotheses were stated.
     """
     first = runs[layout["baseline"], GREEDY][0]
+    tested = _test_rows(runs[layout["baseline"], GREEDY])
     tables = metric_tables(runs, layout["references"], stated, layout["metric"])
     starts = [name for name in tables.table if name not in layout["references"]]
     warms = [tables.table.pop(name) for name in starts]
     found = {
         **layout,
-        "rows": len(first.rows),
+        "rows": tested.rows,
         "metrics": [_metric(metric) for metric in tables.metrics],
         "of_categories": sum(rows is not None for _, rows in first.metrics_on_rows),
         "table": tables.table,
-        "guesses": first.guesses,
+        "guesses": tested.guesses,
         "warm_start": warms[0] if warms else None,
         "other_warm_starts": dict(zip(starts[1:], warms[1:], strict=True)),
         "decoding": tables.decoding,
@@ -109,6 +112,30 @@ def summary_results(
     }
     correct_p_values(found)
     return found
+
+
+class _TestRows(NamedTuple):
+    """The test rows of all seeds: those of one test set or, with folds, of several."""
+
+    rows: int
+    groups: int
+    due: int | None
+    """Number of rows of the data; None if the predictions do not say it."""
+
+    guesses: Guesses
+
+
+def _test_rows(runs: Sequence[Scores]) -> _TestRows:
+    first, *others = (runs[seeds[0]] for seeds in test_sets(runs))
+    guesses, dues = first.guesses, [own.rows_due for own in (first, *others)]
+    if others and first.guessed:
+        guesses = guess_metrics(first.guessed.spread(*filter(None, (o.guessed for o in others))))
+    return _TestRows(
+        rows=sum(own.count for own in (first, *others)),
+        groups=sum(own.group_count for own in (first, *others)),
+        due=None if None in dues else sum(filter(None, dues)),
+        guesses=guesses,
+    )
 
 
 def _runs(rows: Sequence[ComparisonRow], seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -190,7 +217,7 @@ def _synthetic(data: DataConfig) -> str:
 
 
 def _facts(
-    config: Config, rows: Sequence[ComparisonRow], folder: Path, tested: Scores
+    config: Config, rows: Sequence[ComparisonRow], folder: Path, tested: _TestRows
 ) -> dict[str, str]:
     seeds = config.comparison.seeds
     # A row with its own settings, such as more steps or a larger model, is not typical.
@@ -212,12 +239,12 @@ def _facts(
     resumed = any(r["resumed"] for r in runs.values())
     last = " (the last session of those that were resumed)" if resumed else ""
     others = _other_settings(rows)
-    of = f" of {tested.rows_due:,}" if is_partial(len(tested.rows), tested.rows_due) else ""
+    of = f" of {tested.due:,}" if is_partial(tested.rows, tested.due) else ""
     return {
         "command": f"mm-numeric compare {folder / CONFIG}",
         "model": f"{model.family} {model.name}, {run['parameters']:,} parameters",
         "training rows": f"{training_rows(trained['rows'])} ({sources})",
-        "test rows": f"{len(tested.rows):,}{of} ({_source(config.data.test)})",
+        "test rows": f"{tested.rows:,}{of} ({_source(*(own.data.test for own in drawn))})",
         "warm start": _warm_start(warm, trained["steps"]),
         "each objective": f"{trained['steps']:,} steps of {run['batch_rows']} rows, the same rows "
         "in the same order",
@@ -233,7 +260,7 @@ def _facts(
                 for source in listed(row.config.data.train)
             ),
         ),
-        "interval": _interval(len(seeds), drawn_units(len(tested.rows), tested.group_count)),
+        "interval": _interval(len(seeds), drawn_units(tested.rows, tested.groups)),
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}"
         + (f" and not counting {failed} that failed" if failed else "")
         + f", {config.comparison.jobs} at a time",
@@ -323,7 +350,8 @@ def _source(*draws: Sources) -> str:
             seeds = list(dict.fromkeys(str(own.seed) for own in made))
             text = f"synthetic {made[0].name}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
         else:
-            text = Path(source.name).name
+            folds = dict.fromkeys(own.fold for own in others if own.fold != source.fold)
+            text = "; ".join([Path(source.name).name, *filter(None, folds)])
         answers = f", with the answers in {Path(source.answers).name}" if source.answers else ""
         texts.append(text + answers)
     return ", ".join(texts)
@@ -348,6 +376,7 @@ def read_runs(
         for name, trained in own.items()
         for rule in decoding_rules(config, trained)
     )
+    vary = config.comparison.vary
     for (name, trained, rule), seed in product(keys, config.comparison.seeds):
         place, task = f"seed{seed}/{name}", trained.task
         scores = read_run_scores(folder / place, trained, rule=rule, partial=partial)
@@ -361,6 +390,7 @@ def read_runs(
             )
         # Another task may have other targets: boxes in place of polygons.
         for kind, key in (("id", "id"), ("target", repr(task))):
+            key = f"{key}{run_of_seed(trained, seed, vary, folder).data.test.fold}"
             asked = [row[kind] for row in scores.rows]
             before, others = known.setdefault(key, (place, asked))
             if asked != others:

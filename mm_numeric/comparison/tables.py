@@ -14,7 +14,12 @@ from mm_numeric.comparison.hypotheses import Hypothesis
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.base import Metric, MetricOnRows
-from mm_numeric.evaluation.metrics.bootstrap import MetricSample, sample_metrics
+from mm_numeric.evaluation.metrics.bootstrap import (
+    FEWEST_RESAMPLES,
+    MetricSample,
+    joined,
+    sample_metrics,
+)
 from mm_numeric.evaluation.metrics.calibration import Confidences, thresholds
 from mm_numeric.evaluation.metrics.intervals import metric_interval, smallest_effect, standard_error
 from mm_numeric.evaluation.score_text import in_unit
@@ -70,7 +75,6 @@ def metric_tables(
     ``stated`` are the hypotheses of ``compare.hypotheses``, and ``first_metric`` is
     ``compare.metric``.
     """
-    first = (next(iter(references)), GREEDY)
     names, rules = (list(dict.fromkeys(key[i] for key in runs)) for i in (0, 1))
     table: Entries = {name: {} for name in names}
     decoding: dict[str, Entries] = {}
@@ -78,11 +82,8 @@ def metric_tables(
         explored = [name for name in names if (name, rules[-1]) in runs]
         decoding = {name: {rule: {} for rule in rules} for name in explored}
     tested: dict[Hypothesis, dict[str, Any]] = {}
-    reported = runs[first][0].metrics_on_rows
-    columns = {key: [scores.columns for scores in own] for key, own in runs.items()}
-    for (metric, _), samples in zip(
-        reported, sample_metrics(reported, columns, runs[first][0].groups), strict=True
-    ):
+    sampled = _sampled(runs, runs[next(iter(references)), GREEDY])
+    for (metric, _), samples in sampled:
         for own in stated:
             if own.metric == metric.name:
                 tested[own] = _estimate(samples[own.better] - samples[own.other])
@@ -97,6 +98,7 @@ def metric_tables(
                     change = samples[name, rule] - samples[against or greedy]
                     entry["from_reference"] = _estimate(change)
                 decoding[name][rule][metric.name] = entry
+    reported = [on_rows for on_rows, _ in sampled]
     metrics = [metric for metric, _ in reported]
     means = {m.name: [table[name][m.name]["value"] for name in references] for m in metrics}
     for own in stated:
@@ -104,6 +106,37 @@ def metric_tables(
             raise unknown(own.metric, [metric.name for metric in metrics], "metric", own.family)
     ordered = {own: tested[own] for own in stated}
     return MetricTables(table, decoding, ordered, headline_first(reported, means, first_metric))
+
+
+def test_sets(runs: Sequence[Scores]) -> list[list[int]]:
+    """Group the seeds of ``runs`` by their test rows, which differ between folds."""
+    sets: dict[bytes, list[int]] = {}
+    for seed, own in enumerate(runs):
+        sets.setdefault(own.groups.tobytes(), []).append(seed)
+    return list(sets.values())
+
+
+def _sampled(
+    runs: Runs, first: Sequence[Scores]
+) -> list[tuple[MetricOnRows, dict[tuple[str, str], MetricSample]]]:
+    """Return each metric that all test sets have, with a sample for each key of ``runs``.
+
+    Seeds with the same test rows share the resamples; those of different rows are independent.
+    """
+    sets, found = test_sets(first), list[dict[str, dict[tuple[str, str], MetricSample]]]()
+    for number, seeds in enumerate(sets):
+        reported, groups = first[seeds[0]].metrics_on_rows, first[seeds[0]].groups
+        columns = {key: [own[seed].columns for seed in seeds] for key, own in runs.items()}
+        # One seed has percentiles, several have variances, also if each has its own test rows.
+        resamples = FEWEST_RESAMPLES if len(sets) > 1 else None
+        samples = sample_metrics(reported, columns, groups, resamples=resamples, seed=number)
+        names = [metric.name for metric, _ in reported]
+        found.append(dict(zip(names, samples, strict=True)))
+    return [
+        (own, {key: joined([part[name][key] for part in found], sets) for key in runs})
+        for own in first[0].metrics_on_rows
+        if all((name := own.metric.name) in part for part in found)
+    ]
 
 
 def ensemble_tables(runs: Runs, ensembles: Runs) -> dict[str, Entries]:

@@ -10,7 +10,7 @@ from mm_numeric.config.decoding import DECODE_RULES, GREEDY
 from mm_numeric.registry import unknown
 from mm_numeric.settings import check_at_least_1
 
-_VARIED = ("weights", "order", "noise", "rows")
+_VARIED = ("weights", "order", "noise", "rows", "folds")
 
 
 def objective_name(options: Mapping[str, Any]) -> str:
@@ -116,8 +116,10 @@ class CompareConfig:
 
     vary: tuple[str, ...] | None = None
     """What each seed draws anew: ``weights`` (random initialisation), ``order`` (of the data),
-    ``noise`` (of the training labels), ``rows`` (synthetic training rows). Test rows are the same
-    for all seeds. null: all four or, if the folder already has runs, what these runs vary."""
+    ``noise`` (of the training labels), ``rows`` (synthetic training rows), ``folds`` (seed S uses
+    the fold that is S later in each source with ``fold``, such as ``data.test``). Without folds,
+    test rows are the same for all seeds. null: the first four, and folds if ``data.test`` has one;
+    if the folder already has runs, what these runs vary."""
 
     objectives: tuple[Any, ...] = ("ce", "emd", "ntl_was", "ntil")
     """Objectives, each the name of a preset or a mapping with these keys:

@@ -1,8 +1,10 @@
 """Config sections for the training, test and evaluation data. Does not import torch."""
 
+import hashlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 from mm_numeric.config.decoding import GREEDY, check_decode
 from mm_numeric.settings import check_at_least_1, check_choices
@@ -10,6 +12,34 @@ from mm_numeric.synthetic.generator import Generator
 
 ALL, PARSEABLE = "all", "parseable"
 """Values of ``DataSource.keep_answers``."""
+
+
+class Fold(NamedTuple):
+    """One of ``of`` folds of the rows of a source or, if ``is_left_out``, all rows but it."""
+
+    number: int
+    of: int
+    is_left_out: bool
+
+    @classmethod
+    def parse(cls, text: str) -> "Fold":
+        """Read ``0 of 5`` or ``not 0 of 5``; raise ValueError for another text."""
+        found = re.fullmatch(r"(not )?(\d+) of (\d+)", text)
+        if found is None or not int(found[2]) < int(found[3]) or int(found[3]) < 2:
+            raise ValueError(
+                "fold is one of two folds or more, from 0 of 5 to 4 of 5, or all others, such as "
+                f"not 0 of 5; found {text!r:.40}"
+            )
+        return cls(int(found[2]), int(found[3]), found[1] is not None)
+
+    def __str__(self) -> str:
+        return f"{'not ' * self.is_left_out}{self.number} of {self.of}"
+
+    def contains(self, name: str) -> bool:
+        """Return True if the rows called ``name`` are in the fold. Folds have similar sizes."""
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+        own = int.from_bytes(digest[:8], "big") % self.of
+        return (own == self.number) != self.is_left_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +74,11 @@ class DataSource:
     images: str | None = None
     """Folder of the images. null: the folder of the file, or else its subfolder ``images``."""
 
+    fold: str | None = None
+    """Rows to use: ``0 of 5`` is the first of five folds, and ``not 0 of 5`` the other four. Rows
+    with the same image are in the same fold, so that ``data.train`` and ``data.test`` can name one
+    file of rows. In a comparison, each seed tests on the next fold. null: all rows."""
+
     weight: float | None = None
     """Sampling weight of this training source, above 0. Its share of the training rows is its
     weight divided by the sum of the weights of all sources."""
@@ -72,10 +107,29 @@ class DataSource:
         if self.dataset is None and chosen != (None, "train", None, "xywh"):
             raise ValueError("subset, split, revision and boxes require dataset; set it, too")
         check_choices(self, boxes=("xywh", "xyxy"))
+        if self.fold is not None:
+            Fold.parse(self.fold)
+            if self.synthetic is not None:
+                raise ValueError("fold is not for synthetic rows; give test rows another seed")
+
+    def contains(self, name: str) -> bool:
+        """Return True if rows whose image or, without an image, id is ``name`` are used."""
+        return self.fold is None or Fold.parse(self.fold).contains(name)
+
+    def with_next_fold(self, steps: int) -> Self:
+        """Return a source with the fold that is ``steps`` folds later, the first after the last."""
+        if self.fold is None:
+            return self
+        fold = Fold.parse(self.fold)
+        return replace(self, fold=str(fold._replace(number=(fold.number + steps) % fold.of)))
 
     @property
     def name(self) -> str:
         """Return a short description of the source for messages, such as ``train.jsonl``."""
+        return self._all_rows + (f", fold {self.fold}" if self.fold else "")
+
+    @property
+    def _all_rows(self) -> str:
         if self.synthetic is not None:
             return f"{self.synthetic.rows} synthetic rows"
         if self.dataset is not None:
@@ -228,6 +282,16 @@ class DataConfig:
         if self.too_long != "stop" and self.max_tokens is None:
             raise ValueError(f"too_long: {self.too_long} requires max_tokens; set it")
         check_not_training(self.test, "test")
+        if self.test.fold is not None:
+            fold = Fold.parse(self.test.fold)
+            others = str(fold._replace(is_left_out=not fold.is_left_out))
+            for source in listed(self.train):
+                same = (source.path, source.dataset) == (self.test.path, self.test.dataset)
+                if same and source.fold != others:
+                    raise ValueError(
+                        f"test is fold {fold} of rows that train reads, too; set train.fold to "
+                        f"{others}"
+                    )
         if len({source.weight is None for source in listed(self.train)}) > 1:
             raise ValueError("train: set a weight for every source or for none")
 

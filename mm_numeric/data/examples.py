@@ -147,6 +147,8 @@ def examples_and_errors(
                 yield example, error
         if not examples:
             problem = f"none of its {rows} rows contains a question" if rows else "no rows"
+            if rows and source.fold is not None:
+                problem = f"none of its {rows} rows is in this fold"
             kind = ValueError if rows else NoRowsError
             if rows and answers is not None:
                 kind = NoAnswersError
@@ -236,7 +238,8 @@ def examples_of_row(
         return
     try:
         _check_surrogates(row.where, row.row)
-        examples = list(task.examples([(row.where, row.row)], training=training))
+        found = task.examples([(row.where, row.row)], training=training)
+        examples = [example for example in found if source.contains(_fold_name(example, row))]
         for example in examples:
             if example.answer is not None:
                 check_answer_type(task, example.answer, "examples")
@@ -272,6 +275,13 @@ def examples_of_row(
             yield replace(example, image=first, more_images=tuple(found[1:])), None
         except ValueError as error:
             yield example, error
+
+
+def _fold_name(example: Example, row: SourceRow) -> str:
+    """Return the name that decides the fold of an example: of its image, or else its id."""
+    if example.image is None:
+        return example.id
+    return row.image.name if row.image else Path(str(example.image)).name
 
 
 def _other_task(task: Task, row: SourceRow) -> ValueError | None:
