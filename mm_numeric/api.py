@@ -257,7 +257,7 @@ def prepare(
     out: str | Path,
     *,
     clip: bool = False,
-    allow_bad: int = 0,
+    strict: bool = False,
     force: bool = False,
     to: "Target | None" = None,
     **options: Any,
@@ -269,10 +269,9 @@ def prepare(
         inputs: One input file or folder, or a list of them.
         out: A .jsonl file. ``OUT.prepared.json``, with counts and checksums, is written next to it.
         clip: Clip shapes to their images.
-        allow_bad: Largest number of invalid lines with which the conversion counts as complete.
+        strict: Raise ValueError for the first invalid object or line, instead of leaving it out.
         force: Replace existing output files.
-        to: Another tool for which the data is also written, an ``importers.export.Target``. Nothing
-            is written for this tool if more than ``allow_bad`` lines are invalid.
+        to: Another tool for which the data is also written, an ``importers.export.Target``.
         options: Options of the format, such as ``images=...`` of ``coco``.
     """
     from mm_numeric.importers.prepare import prepare as convert
@@ -282,11 +281,11 @@ def prepare(
     _check_names(options, kind, "option", f"prepare, format {name}")
     importer = kind(**options)
     paths = [Path(path) for path in ([inputs] if isinstance(inputs, str | Path) else inputs)]
-    flags: dict[str, Any] = {"clip": clip, "allow_bad": allow_bad, "force": force}
+    flags: dict[str, Any] = {"clip": clip, "strict": strict, "force": force}
     if to is not None:
         to.check(Path(out), force=force)
     prepared = convert(name, importer, paths, Path(out), **flags)
-    if to is None or prepared.bad > allow_bad or not prepared.record["counts"].get("rows"):
+    if to is None or not prepared.record["counts"].get("rows"):
         return prepared
     try:
         return replace(prepared, usage=to.write(prepared.out, prepared.record["task"]))

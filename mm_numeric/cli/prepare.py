@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import shlex
 import typing
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,22 +21,28 @@ from mm_numeric.registry import EXPORTERS, IMPORTERS, choose
 from mm_numeric.tasks.class_counts import in_words, names_in_words
 
 MAX_LISTED = 20
-"""Maximum number of invalid lines, and of files, in the report; .prepared.json lists all."""
+"""Maximum number of reasons, and of files, in the report; .prepared.json lists all."""
 
 
 def report_text(prepared: Prepared) -> str:
-    """Format the report of a conversion: row counts, invalid lines, and checksums of the files."""
+    """Format the report of a conversion: counts, what was left out, checksums of the files."""
     record = prepared.record
     counts = [f"{count} {what}" for what, count in record["counts"].items() if count]
     lines = [f"{record['format']}: {', '.join(counts) or 'no rows'}"]
     lines += [f"skipped: {count} {what}" for what, count in record["left_out"].items()]
     if prepared.bad:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in record["bad_by_kind"].items())
-        lines.append(f"invalid lines: {prepared.bad} ({kinds})")
-        lines += [f"  {bad['where']}: {bad['why']}" for bad in record["bad_lines"][:MAX_LISTED]]
-        if prepared.bad > MAX_LISTED:
-            where = f" in {prepared.out}.prepared.json" if record["counts"].get("rows") else ""
-            lines.append(f"  and {prepared.bad - MAX_LISTED} more{where}")
+        results = Counter(tuple(bad["result"].split(" ", 1)) for bad in record["bad_lines"])
+        numbers = (f"{n} {what}{'s' * (n > 1)} {done}" for (what, done), n in results.items())
+        lines.append(f"invalid: {', '.join(numbers)}")
+        reasons = record["reasons"]
+        lines += [
+            f"  {found['count']} {found['kind']}, first at {found['where']}: {found['why']}"
+            for found in reasons[:MAX_LISTED]
+        ]
+        if len(reasons) > MAX_LISTED:
+            lines.append(f"  and {len(reasons) - MAX_LISTED} more reasons")
+        if record["counts"].get("rows"):
+            lines.append(f"  all places: bad_lines in {prepared.out}.prepared.json")
     found = {name: count for name, count in record["labels"].items() if count}
     if found:
         lines.append(f"objects: {in_words(found)}")
@@ -47,7 +54,8 @@ def report_text(prepared: Prepared) -> str:
     if len(files) > MAX_LISTED:
         lines.append(f"  and {len(files) - MAX_LISTED} more files in {prepared.out}.prepared.json")
     if not record["counts"].get("rows"):
-        lines.append(f"no row could be converted; {prepared.out} is not written.")
+        what = "object" if any("object" in bad["result"] for bad in record["bad_lines"]) else "row"
+        lines.append(f"no {what} could be converted; {prepared.out} is not written.")
     else:
         lines.append(f"sha256 {record['output']['sha256']}  {prepared.out}")
         lines += _config_lines(prepared)
@@ -81,17 +89,17 @@ def _overrides(sections: Mapping[str, Mapping[str, Any]]) -> str:
 def run(name: str, words: Sequence[str]) -> bool:
     """Convert files of the format ``name``, with the options in ``words``, and print a report.
 
-    Returns False if there are more invalid lines than the option ``--allow-bad`` permits.
+    Returns False if no row could be converted.
     """
     kind = choose(name, IMPORTERS, "format", "prepare")
     arguments = _parser(name, kind).parse_args(words)
     set_limit(arguments)
     options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(kind)}
-    flags = {name: getattr(arguments, name) for name in ("clip", "allow_bad", "force")}
+    flags = {name: getattr(arguments, name) for name in ("clip", "strict", "force")}
     flags["to"] = _target(arguments, options)
     prepared = prepare(name, arguments.inputs, arguments.out, **flags, **options)
     show(report_text(prepared))
-    return prepared.bad <= arguments.allow_bad
+    return bool(prepared.record["counts"].get("rows"))
 
 
 def _target(arguments: argparse.Namespace, options: Mapping[str, Any]) -> Any:
@@ -132,11 +140,9 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="output file, ending in .jsonl")
     parser.add_argument("--clip", action="store_true", help="clip shapes to their images")
     parser.add_argument(
-        "--allow-bad",
-        type=int,
-        default=0,
-        metavar="N",
-        help="number of invalid lines up to which the exit code is 0 (default: 0)",
+        "--strict",
+        action="store_true",
+        help="stop at the first invalid object or line, instead of leaving it out",
     )
     parser.add_argument("--force", action="store_true", help="replace existing output files")
     add_limit_option(parser)

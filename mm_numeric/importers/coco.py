@@ -12,8 +12,9 @@ Source: https://cocodataset.org/#format-data, https://www.lvisdataset.org/datase
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,14 +29,15 @@ from mm_numeric.importers.importer import (
     Row,
     SkippedLine,
     declared_size,
+    image_row,
     invalid_as,
+    of_shape,
     parse_box,
     parse_polygon,
     parse_text,
 )
 from mm_numeric.io.files import read_json
 
-# Checked in this order, because annotations refer to images and categories.
 _PARTS = {"images": "image", "categories": "category", "annotations": "annotation"}
 
 
@@ -65,39 +67,50 @@ class Coco(ImageImporter):
 
     def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
         """Yield the errors in a file, its classes, and each valid image with its annotations."""
-        errors, valid = _validate(read_instances(path), path)
-        for where, error, _ in errors:
-            yield where, "", error
-        broken = {image for _, _, image in errors}
-        names = {category["id"]: category["name"] for category in valid["categories"]}
+        raw, errors = read_instances(path), list[tuple[str, InvalidRowError]]()
+        images, categories = (_by_id(raw[part], part, errors) for part in _CHECKS)
+        for place, error in errors:
+            yield f"{path}, {place}", "", error
+        names = {key: category["name"] for key, category in categories.items() if category}
         of_image = defaultdict[Any, list[Any]](list)
-        for annotation in valid["annotations"]:
-            of_image[annotation["image_id"]].append(annotation)
+        for i, annotation in enumerate(raw["annotations"]):
+            place = _place("annotations", i, annotation)
+            try:
+                of_image[_referred(annotation, "image_id", images)].append((place, annotation))
+            except InvalidRowError as error:
+                yield "", "", error.at(f"{path}, {place}", of_object=True)
         if self.per == "image":
-            used = {annotation["category_id"] for annotation in valid["annotations"]}
-            yield str(path), "", _declared_classes(valid["categories"], used)
-        for image in valid["images"]:
-            key = image["id"]
-            if key not in broken:
+            used = {_key(annotation, "category_id") for annotation in raw["annotations"]}
+            yield str(path), "", _declared_classes([c for c in categories.values() if c], used)
+        for key, image in images.items():
+            if image is not None:
                 yield f"{path}, image {key}", str(key), (image, of_image[key], names)
 
     def items(self, where: str, identity: str, entry: Any) -> Iterator[ImportedItem]:
         """Yield the row of an image, or the row of each category that occurs once in it."""
         image, annotations, names = entry
-        image_fields = self.folder.fields(_file_name(image), declared_size(image))
+        size = declared_size(image)
+        fields = {"id": identity, **self.folder.fields(_file_name(image), size)}
+        shape = self.shape if self.per == "image" else "box"
+        read = partial(_instance, names=names, shape=shape, size=size)
         if self.per == "image":
-            size = declared_size(image)
-            instances = [_instance(a, names, self.shape, size) for a in annotations]
-            yield Row(where, {"id": identity, **image_fields, "instances": instances})
+            yield from image_row(where, fields, annotations, read)
             return
-        for category in dict.fromkeys(a["category_id"] for a in annotations):
-            there = [a for a in annotations if a["category_id"] == category]
-            if len(there) > 1 or there[0].get("iscrowd"):
+        found = defaultdict[Any, list[Any]](list)  # maps categories to objects; None is invalid
+        for place, annotation in annotations:
+            instance = None
+            try:
+                instance = read(annotation)
+            except InvalidRowError as error:
+                error.shape = None
+                yield error.at(f"{where}, {place}", of_object=True)
+            found[_key(annotation, "category_id")].append(instance)
+        for category, instances in found.items():
+            if len(instances) > 1 or "ignore" in (instances[0] or ()):
                 yield SkippedLine("categories that occur more than once in an image")
-                continue
-            box = parse_box(there[0]["bbox"], xywh=True)
-            fields = {"id": f"{identity}.{category}", **image_fields}
-            yield Row(where, {**fields, "phrase": names[category], "box": box})
+            elif instances[0]:
+                own = {"id": f"{identity}.{category}", "phrase": names[category]}
+                yield Row(where, {**fields, **own, "box": instances[0]["box"]})
 
 
 def _declared_classes(categories: Sequence[Any], used: Container[Any]) -> DeclaredClasses:
@@ -126,52 +139,59 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
     return {part: raw[part] for part in _PARTS}
 
 
-def _validate(
-    raw: Mapping[str, list[Any]], path: Path
-) -> tuple[list[tuple[str, InvalidRowError, Any]], dict[str, list[Any]]]:
-    """Return the errors of a COCO file, as (location, error, image id), and its valid entries."""
-    errors: list[tuple[str, InvalidRowError, Any]] = []
-    valid: dict[str, list[Any]] = {part: [] for part in _PARTS}
-    keys: dict[str, set[Any]] = {part: set() for part in _PARTS}
+def _key(item: Any, name: str) -> Any:
+    """Return an id in the field ``name``; None if it is neither an integer nor a text."""
+    key = item.get(name) if isinstance(item, Mapping) else None
+    return key if type(key) in (int, str) else None
 
-    def check(part: str, item: Mapping[str, Any]) -> None:
-        if part == "images":
-            _file_name(item)
-            declared_size(item)
-            return
-        if part == "categories":
-            parse_text(item.get("name"), "name")
-            return
-        for name, target in (("image_id", "images"), ("category_id", "categories")):
-            key = item.get(name)
-            if type(key) not in (int, str) or key not in keys[target]:
-                raise InvalidRowError("reference", f"{name} {key!r:.20} is not among the {target}.")
-        parse_box(item.get("bbox"), xywh=True)
-        if item.get("iscrowd", 0) not in (0, 1):
-            raise InvalidRowError("crowd", f"iscrowd must be 0 or 1, not {item['iscrowd']!r:.20}.")
 
-    for part in _PARTS:
-        for i, item in enumerate(raw[part]):
-            where, image = f"{path}, {part}.{i}", None
-            try:
-                if not isinstance(item, Mapping) or type(item.get("id")) not in (int, str):
-                    raise InvalidRowError(
-                        "id", f"expected an object with an id, found {item!r:.40}."
-                    )
-                where = f"{path}, {_PARTS[part]} {item['id']}"
-                image = item.get("image_id") if part == "annotations" else item["id"]
-                if item["id"] in keys[part]:
-                    raise InvalidRowError("id", "this id is used twice.")
-                if part != "categories":
-                    # Annotations of an invalid image are not reported as further errors.
-                    keys[part].add(item["id"])
-                check(part, item)
-                keys[part].add(item["id"])
-                valid[part].append(item)
-            except InvalidRowError as error:
-                is_key = type(image) in (int, str) and part != "categories"
-                errors.append((where, error, image if is_key else None))
-    return errors, valid
+def _place(part: str, i: int, item: Any) -> str:
+    key = _key(item, "id")
+    return f"{part}.{i}" if key is None else f"{_PARTS[part]} {key}"
+
+
+def _referred(item: Any, name: str, found: Container[Any]) -> Any:
+    """Return the id in the field ``name``, which must be in ``found``."""
+    if not isinstance(item, Mapping):
+        raise InvalidRowError("json", f"expected an object, found {item!r:.40}.")
+    if _key(item, name) not in found:
+        target = {"image_id": "images", "category_id": "categories"}[name]
+        why = f"{name} {item.get(name)!r:.20} is not among the {target}."
+        raise InvalidRowError("reference", why)
+    return item[name]
+
+
+def _by_id(
+    items: Sequence[Any], part: str, errors: list[tuple[str, InvalidRowError]]
+) -> dict[Any, Any]:
+    """Map ids to images or categories, and invalid ones to None; append (place, error) of each."""
+    found: dict[Any, Any] = {}
+    for i, item in enumerate(items):
+        try:
+            if _key(item, "id") is None:
+                why = f"expected an object with an id, found {item!r:.40}."
+                raise InvalidRowError("id", why)
+            if item["id"] in found:
+                if part == "images":  # it is unknown which of them an annotation refers to
+                    found[item["id"]] = None
+                raise InvalidRowError("id", "this id is used twice.")
+            found[item["id"]] = None
+            _CHECKS[part](item)
+            found[item["id"]] = item
+        except InvalidRowError as error:
+            errors.append((_place(part, i, item), error))
+    return found
+
+
+def _check_image(image: Mapping[str, Any]) -> None:
+    _file_name(image)
+    declared_size(image)
+
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "images": _check_image,
+    "categories": lambda category: parse_text(category.get("name"), "name"),
+}
 
 
 def _instance(
@@ -180,18 +200,20 @@ def _instance(
     shape: str,
     size: tuple[int, int] | None,
 ) -> dict[str, Any]:
-    instance: dict[str, Any] = {"box": parse_box(annotation["bbox"], xywh=True)}
-    outlines = annotation.get("segmentation")
-    if shape == "polygon" and outlines:
-        if isinstance(outlines, list) and len(outlines) == 1:
-            instance = {"polygon": parse_polygon(outlines[0])}
-        else:
-            with invalid_as("mask"):
-                instance["mask"] = _mask(outlines, size)
-    instance["label"] = names[annotation["category_id"]]
-    if annotation.get("iscrowd"):
-        instance["ignore"] = True
-    return instance
+    instance: dict[str, Any] = {"box": parse_box(annotation.get("bbox"), xywh=True)}
+    with of_shape({**instance}):
+        label = names[_referred(annotation, "category_id", names)]
+        crowd = annotation.get("iscrowd", 0)
+        if crowd not in (0, 1):
+            raise InvalidRowError("crowd", f"iscrowd must be 0 or 1, not {crowd!r:.20}.")
+        outlines = annotation.get("segmentation")
+        if shape == "polygon" and outlines:
+            if isinstance(outlines, list) and len(outlines) == 1:
+                instance = {"polygon": parse_polygon(outlines[0])}
+            else:
+                with invalid_as("mask"):
+                    instance["mask"] = _mask(outlines, size)
+    return {**instance, "label": label, **({"ignore": True} if crowd else {})}
 
 
 def _mask(segmentation: Any, size: tuple[int, int] | None) -> dict[str, Any]:

@@ -33,16 +33,16 @@ class Row(NamedTuple):
 
 
 class InvalidLine(NamedTuple):
-    """An error in an input file: the location ``where`` and the reason ``why``.
-
-    The report lists the error, and the faulty line or entry is not converted.
-    """
+    """An error in an input file: the location ``where`` and the reason ``why``."""
 
     where: str
     why: str
 
     kind: str
-    """Kind of error, such as "box"; the report counts invalid lines per kind."""
+    """What is invalid, such as "box"."""
+
+    result: str = "row left out"
+    """What is done with it: ``row left out``, ``object left out``, ``object ignored``."""
 
 
 class SkippedLine(NamedTuple):
@@ -67,12 +67,15 @@ class InvalidRowError(ValueError):
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
         self.kind = kind
-        self.is_harmless = False
-        """True if the row of an image is complete without the invalid object."""
+        self.shape: dict[str, Any] | None = None
+        """The field with the shape of an object, if this is valid; the rest of it is not."""
 
-    def at(self, where: str) -> InvalidLine:
+    def at(self, where: str, *, of_object: bool = False) -> InvalidLine:
         """Return this error as an ``InvalidLine`` at the location ``where``."""
-        return InvalidLine(where, str(self), self.kind)
+        if not of_object:
+            return InvalidLine(where, str(self), self.kind)
+        result = "object left out" if self.shape is None else "object ignored"
+        return InvalidLine(where, str(self), self.kind, result)
 
 
 class Option(NamedTuple):
@@ -189,8 +192,8 @@ class FileImporter:
         """Yield the items of each entry of the files, or an error for an invalid entry."""
         for path in files:
             for where, identity, entry in self.entries(path):
-                if isinstance(entry, DeclaredClasses | InvalidRowError):
-                    yield entry if isinstance(entry, DeclaredClasses) else entry.at(where)
+                if isinstance(entry, DeclaredClasses | InvalidLine | InvalidRowError):
+                    yield entry.at(where) if isinstance(entry, InvalidRowError) else entry
                     continue
                 try:
                     yield from self.items(where, identity, entry)
@@ -201,8 +204,8 @@ class FileImporter:
         """Yield the location, a unique id, and the content of each entry of a file.
 
         The id is the name of the file and the number of the object, such as ``train.17``. The
-        content of an entry that cannot be read is an ``InvalidRowError``. A ``DeclaredClasses`` as
-        content is no entry, but lists the classes of the file.
+        content of an entry that cannot be read is an ``InvalidRowError``. A ``DeclaredClasses`` or
+        an ``InvalidLine`` as content is no entry, and is yielded as it is.
         """
         stem = Path(path.name.removesuffix(".gz")).stem
         for count, row in enumerate(rows_or_errors(path), start=1):
@@ -336,29 +339,39 @@ def image_row(
     objects: Iterable[tuple[str, Any]],
     read: Callable[[Any], dict[str, Any] | SkippedLine],
 ) -> Iterator[ImportedItem]:
-    """Yield the row of an image with its objects, or instead one error per invalid object.
+    """Yield an error per invalid object, and the row of an image with its other objects.
 
-    An image with an invalid object gets no row: the row would train the model to overlook the
-    object.
+    If the shape of an invalid object is valid, it becomes an ignored region, so that it does not
+    count in scores.
 
     ``fields`` are the row's fields, except ``instances``. ``objects`` are pairs of the location of
     an object, such as ``line 3``, and the object. ``read`` converts an object to its entry in
     ``instances``, or to a ``SkippedLine`` if the object is left out on purpose.
     """
-    instances, is_complete = [], True
+    instances = []
     for position, raw in objects:
         try:
             found = read(raw)
         except InvalidRowError as error:
-            yield error.at(f"{where}, {position}")
-            is_complete = is_complete and error.is_harmless
+            yield error.at(f"{where}, {position}", of_object=True)
+            if error.shape is not None:
+                instances.append({**error.shape, "ignore": True})
             continue
         if isinstance(found, SkippedLine):
             yield found
         else:
             instances.append(found)
-    if is_complete:
-        yield Row(where, {**fields, "instances": instances})
+    yield Row(where, {**fields, "instances": instances})
+
+
+@contextmanager
+def of_shape(shape: dict[str, Any]) -> Iterator[None]:
+    """Set the ``shape`` of each ``InvalidRowError`` that is raised within this context."""
+    try:
+        yield
+    except InvalidRowError as error:
+        error.shape = shape
+        raise
 
 
 @contextmanager
@@ -399,18 +412,9 @@ def parse_polygon(value: Any) -> list[float]:
 def text_region(
     numbers: Any, text: str | None, *, ignore: bool, field: str = "text"
 ) -> dict[str, Any]:
-    """Return the entry of a region in ``instances``: its polygon and, if given, its text.
-
-    Raises InvalidRowError for an invalid polygon. If the region is ignored, this error is harmless:
-    the image still gets a row, without the region.
-    """
-    try:
-        shape = {"polygon": parse_polygon(numbers)}
-    except InvalidRowError as error:
-        error.is_harmless = ignore
-        raise
+    """Return the entry of a region in ``instances``: its polygon and, if given, its text."""
     texts = {} if text is None else {field: text}
-    return {**shape, **texts, **({"ignore": True} if ignore else {})}
+    return {"polygon": parse_polygon(numbers), **texts, **({"ignore": True} if ignore else {})}
 
 
 def round_coordinates(numbers: Iterable[float]) -> list[float]:

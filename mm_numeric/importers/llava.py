@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
-from mm_numeric.answers import Box, Instances
+from mm_numeric.answers import Box, Instance, Instances
 from mm_numeric.geometry.coordinate_formats import JsonFormat
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
@@ -25,8 +25,10 @@ from mm_numeric.importers.importer import (
     ImportedItem,
     InvalidRowError,
     Option,
+    Row,
     SkippedLine,
     declared_size,
+    image_row,
     parse_box,
     parse_text,
     round_coordinates,
@@ -135,7 +137,7 @@ class LlavaImporter(ImageImporter):
         )
 
     def items(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
-        """Yield one row for each answer that contains boxes, and an error for an invalid answer."""
+        """Yield one row per answer that contains boxes, and an error per invalid answer or box."""
         names, question = _read_images(raw), ""
         for i, turn in enumerate(list(_read_turns(raw))):
             if turn.role == "user":
@@ -143,7 +145,13 @@ class LlavaImporter(ImageImporter):
             if turn.role != "assistant":
                 continue
             about = f"{identity}.{i}", question, turn.text, names, raw
-            yield row_or_error(f"{where}, message {i}", self._answer, *about)
+            place = f"{where}, message {i}"
+            found = row_or_error(place, self._answer, *about)
+            if isinstance(found, Row) and self.per == "answer":
+                boxes = ((f"box {n}", b) for n, b in enumerate(found.fields["instances"], start=1))
+                yield from image_row(place, found.fields, boxes, _box_row)
+            else:
+                yield found
 
     def _answer(
         self, identity: str, question: str, text: str, images: Sequence[str], raw: Mapping[str, Any]
@@ -171,7 +179,7 @@ class LlavaImporter(ImageImporter):
         boxes = self._boxes(text, image)
         return {"id": identity, **image, **self._asked(question, boxes)}
 
-    def _asked(self, question: str, boxes: list[dict[str, Any]]) -> dict[str, Any]:
+    def _asked(self, question: str, boxes: Sequence[Instance]) -> dict[str, Any]:
         """Combine a question and the boxes in its answer into the fields of a row.
 
         With the option ``--per answer``, the row has the question and a list of boxes. Otherwise it
@@ -194,7 +202,7 @@ class LlavaImporter(ImageImporter):
             phrase = match[1]
         if not phrase.strip():
             raise InvalidRowError("question", "a box without a question before it.")
-        return {"phrase": phrase.strip(), "box": boxes[0]["box"]}
+        return {"phrase": phrase.strip(), "box": _box_row(boxes[0])["box"]}
 
     def _numerals(self, text: str) -> list[str]:
         """Return the coordinates in an answer as texts, four per box; raise if one is invalid."""
@@ -224,7 +232,7 @@ class LlavaImporter(ImageImporter):
                 raise InvalidRowError("range", f"{numeral} is not an integer, {required}.")
         return found
 
-    def _boxes(self, text: str, image_fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _boxes(self, text: str, image_fields: Mapping[str, Any]) -> Sequence[Instance]:
         width, height = image_fields["width"], image_fields["height"]
         try:
             view = self._resize.view(width, height)
@@ -233,13 +241,14 @@ class LlavaImporter(ImageImporter):
         instances = Frame(width, height, view, self._coordinates).read(text)
         if not isinstance(instances, Instances) or instances.malformed:
             raise InvalidRowError("range", f"a coordinate beyond any image: {text!r:.60}.")
-        boxes = []
-        for instance in instances.items:
-            assert isinstance(instance.shape, Box), text
-            shape = instance.shape
-            box = parse_box(round_coordinates([shape.x1, shape.y1, shape.x2, shape.y2]))
-            boxes.append({"box": box, **({"label": instance.label} if instance.label else {})})
-        return boxes
+        return instances.items
+
+
+def _box_row(instance: Instance) -> dict[str, Any]:
+    box = instance.shape
+    assert isinstance(box, Box), instance
+    found = parse_box(round_coordinates([box.x1, box.y1, box.x2, box.y2]))
+    return {"box": found, **({"label": instance.label} if instance.label else {})}
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:

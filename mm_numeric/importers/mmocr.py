@@ -13,6 +13,7 @@ from mm_numeric.importers.importer import (
     InvalidRowError,
     declared_size,
     image_row,
+    of_shape,
     parse_box,
     parse_polygon,
     shorten,
@@ -27,7 +28,7 @@ class MMOCR(ImageImporter):
     endings = (".json",)
 
     def items(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
-        """Yield the row of an image, or instead one error per invalid text region."""
+        """Yield an error per invalid region, and the row of the image with the others."""
         name = text_field(raw, "img_path")
         fields = {"id": name, **self.folder.fields(name, declared_size(raw))}
         if not isinstance(raw.get("instances"), list):
@@ -44,14 +45,12 @@ def _instance(raw: Any) -> dict[str, Any]:
         instance = {"polygon": parse_polygon(raw["polygon"])}
     else:
         instance = {"box": parse_box(raw.get("bbox"))}
-    text = raw.get("text")
-    if text is not None:
-        if not isinstance(text, str):
+    text, ignore = raw.get("text"), raw.get("ignore", False)
+    with of_shape(instance):
+        if not isinstance(text, str | None):
             raise InvalidRowError("text", f"text must be a text, not {shorten(text)}.")
-        instance["text"] = text  # may be empty, as in ICDAR 2015
-    ignore = raw.get("ignore", False)
-    if ignore not in (True, False):
-        raise InvalidRowError("ignore", f"ignore must be true or false, not {ignore!r:.20}.")
-    if ignore:
-        instance["ignore"] = True
-    return instance
+        if ignore not in (True, False):
+            raise InvalidRowError("ignore", f"ignore must be true or false, not {ignore!r:.20}.")
+    # The text may be empty, as in ICDAR 2015.
+    texts = {} if text is None else {"text": text}
+    return {**instance, **texts, **({"ignore": True} if ignore else {})}

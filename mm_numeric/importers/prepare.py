@@ -9,6 +9,7 @@ rows.jsonl.prepared.json    the record, written last: format, options, counts, i
 import dataclasses
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,10 +27,11 @@ from mm_numeric.importers.importer import (
     InvalidLine,
     InvalidRowError,
     SkippedLine,
+    invalid_as,
     round_coordinates,
 )
 from mm_numeric.io.atomic_files import atomic_file
-from mm_numeric.io.files import read_json, require_file, sha256_of, write_text
+from mm_numeric.io.files import require_file, sha256_of, write_text
 from mm_numeric.io.log import logger, progress
 from mm_numeric.registry import TASK_OF_FORMAT, task_of_row
 
@@ -66,29 +68,31 @@ def prepare(
     out: Path,
     *,
     clip: bool = False,
-    allow_bad: int = 0,
+    strict: bool = False,
     force: bool = False,
 ) -> Prepared:
     """Convert input files to rows, and write the rows to a .jsonl file.
 
-    The arguments are those of ``mm_numeric.prepare``. An existing output is replaced if ``force``
-    is set or its conversion had too many invalid lines. Without a valid row, no file is written.
+    The arguments are those of ``mm_numeric.prepare``. Without a valid row, or if all objects are
+    invalid, no file is written.
     """
     record_path = record_of(out)
-    force = _check_out(out, record_path, force=force)
+    _check_out(out, record_path, force=force)
     files = importer.files(inputs)
     for path in files:
         require_file(path)
     if out.resolve() in [path.resolve() for path in files]:
         raise ValueError(f"{out} is also an input; name another file.")
     checksums = [{"path": str(path), "sha256": sha256_of(path)} for path in files]
-    found = _Counted(getattr(importer, "task", None) or TASK_OF_FORMAT.get(name), clip=clip)
+    task = getattr(importer, "task", None) or TASK_OF_FORMAT.get(name)
+    found = _Counted(task, clip=clip, strict=strict)
     counts, digest = found.counts, hashlib.sha256()
     with suppress(_NoRowsError), atomic_file(out) as file:
         for line in found.lines(progress(importer.rows(files), desc="preparing", unit="row")):
             file.write(line)
             digest.update(line)
-        if not counts["rows"]:
+        if not counts["rows"] or found.lost_every_object:
+            counts["rows"] = 0
             raise _no_rows(inputs, found)  # existing files stay as they are
         if out.exists() and not force:
             if sha256_of(out) != digest.hexdigest():
@@ -107,9 +111,8 @@ def prepare(
         "counts": dict(counts),
         "labels": objects,
         "left_out": dict(sorted(found.skipped.items())),
-        "bad_by_kind": dict(sorted(Counter(line.kind for line in found.invalid).items())),
+        "reasons": _reasons(found.invalid),
         "bad_lines": [line._asdict() for line in found.invalid],
-        "allow_bad": allow_bad,
     }
     if counts["rows"]:
         # The record is ASCII, because file names may not be valid UTF-8.
@@ -120,9 +123,9 @@ def prepare(
 class _Counted:
     """Counts the items of an importer, and validates its rows."""
 
-    def __init__(self, task: str | None, *, clip: bool) -> None:
+    def __init__(self, task: str | None, *, clip: bool, strict: bool) -> None:
         self._task = task  # the task of all rows; None if it depends on the row
-        self._clip = clip
+        self._clip, self._strict = clip, strict
         self._locations: dict[str, str] = {}  # maps the id of a row to its location
         self.counts, self.labels, self.tasks, self.skipped = (Counter[str]() for _ in range(4))
         self.declared: dict[str, int] = {}
@@ -132,7 +135,7 @@ class _Counted:
         """Yield the valid rows as lines of JSON."""
         for item in items:
             if isinstance(item, InvalidLine):
-                self.invalid.append(item)
+                self._add_invalid(item)
             elif isinstance(item, SkippedLine):
                 self.skipped[item.what] += 1
             elif isinstance(item, DeclaredClasses):
@@ -141,13 +144,24 @@ class _Counted:
                 try:
                     yield self._line(*item)
                 except InvalidRowError as error:
-                    self.invalid.append(error.at(item.where))
+                    self._add_invalid(error.at(item.where))
+
+    @property
+    def lost_every_object(self) -> bool:
+        """Return True if objects are invalid and none is valid: then a setting may be wrong."""
+        lost = any(line.result.startswith("object") for line in self.invalid)
+        return lost and self.counts["instances"] == self.counts["ignored"]
+
+    def _add_invalid(self, line: InvalidLine) -> None:
+        if self._strict:
+            raise ValueError(f"{line.where}: {line.why}")
+        self.invalid.append(line)
 
     def _line(self, where: str, fields: dict[str, Any]) -> bytes:
         if fields["id"] in self._locations:
             used = f"the id {fields['id']!r:.60} is already used in"
             raise InvalidRowError("id", f"{used} {self._locations[fields['id']]}.")
-        outside = _count_outside(fields, clip=self._clip)
+        outside = self._count_outside(where, fields)
         try:
             line = (json.dumps(fields, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
         except ValueError as error:
@@ -172,6 +186,22 @@ class _Counted:
         counts["rows without a size"] += not has_size
         return line
 
+    def _count_outside(self, where: str, fields: dict[str, Any]) -> int:
+        """Count the shapes of a row outside the image; leave out those that clipping removes."""
+        size = fields.get("width"), fields.get("height")
+        if self._clip and size[0] is None:
+            raise InvalidRowError("image", "--clip needs the size of the image; give --images.")
+        outside, kept = _count_outside(fields, size, clip=self._clip), []
+        for i, instance in enumerate(fields.get("instances") or ()):
+            try:
+                outside += _count_outside(instance, size, clip=self._clip)
+                kept.append(instance)
+            except InvalidRowError as error:
+                self._add_invalid(error.at(f"{where}, instances.{i}", of_object=True))
+        if fields.get("instances"):
+            fields["instances"] = kept
+        return outside
+
     def _count_objects(self, fields: Mapping[str, Any]) -> None:
         of_boxes = self._task in (None, "grounding", "detection")
         found = task_of_row(fields) if of_boxes else self._task
@@ -192,35 +222,36 @@ def _task_setting(tasks: Counter[str], classes: Sequence[str]) -> Any:
     return {"name": task, "classes": [*classes]} if classes else None
 
 
-def _check_out(out: Path, record_path: Path, *, force: bool) -> bool:
-    """Return True if existing rows may be replaced: with ``force``, or if they are incomplete.
+def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
+    """Raise ValueError if the output is not a .jsonl file, or is complete without ``force``.
 
-    Rows are incomplete if more lines were invalid than allowed. Raises ValueError if the output is
-    not a .jsonl file, or is complete and ``force`` is False. A killed process leaves rows without a
-    record. They are no error here: ``prepare`` keeps them if the new rows are the same.
+    A killed process leaves rows without a record. They are no error here: ``prepare`` keeps them if
+    the new rows are the same.
     """
     if out.suffix != ".jsonl":
         raise ValueError(f"--out {out}: the file name must end in .jsonl.")
     if not out.parent.is_dir():
         raise ValueError(f"{out.parent}: there is no such folder.")
-    force = force or _has_failed(record_path)
     if out.is_dir() or record_path.is_dir() or (record_path.exists() and not force):
         raise _exists(record_path if record_path.exists() else out)
-    return force
 
 
-def _has_failed(record_path: Path) -> bool:
-    if not record_path.is_file():
-        return False
-    try:
-        record = read_json(record_path)
-        return len(record["bad_lines"]) > record["allow_bad"]
-    except (ValueError, LookupError, TypeError):
-        return False  # not a record
+def _reasons(lines: Iterable[InvalidLine]) -> list[dict[str, Any]]:
+    """Group invalid lines by reason, most frequent first: how many they are, and the first.
+
+    Lines have the same reason if their messages differ only in quoted texts, and in words with a
+    digit or a slash.
+    """
+    groups: dict[tuple[str, str], list[InvalidLine]] = {}
+    for line in lines:
+        pattern = re.sub(r"'[^']*'|\S*[\d/\\]\S*", "*", line.why)
+        groups.setdefault((line.kind, pattern), []).append(line)
+    ordered = sorted(groups.values(), key=len, reverse=True)
+    return [{"count": len(same), **same[0]._asdict()} for same in ordered]
 
 
 class _NoRowsError(Exception):
-    """Raised if every line of the input is invalid."""
+    """Raised if every line of the input is invalid, or every object."""
 
 
 def _no_rows(inputs: Sequence[Path], counted: _Counted) -> Exception:
@@ -234,46 +265,40 @@ def _exists(path: Path) -> ValueError:
     return ValueError(f"{path} exists; name another file, or replace it with --force.")
 
 
-def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
-    """Count the boxes and polygons of a row that extend beyond the image.
+def _count_outside(holder: dict[str, Any], size: tuple[Any, Any], *, clip: bool) -> int:
+    """Count the boxes and polygons of a row or an object that extend beyond the image.
 
     With ``clip``, these shapes are also clipped, in place. Without it, shapes that extend beyond
-    the image by at most one pixel are not counted.
+    the image by at most one pixel are not counted. ``size`` is (width, height), or has None.
     """
-    if fields.get("width") is None:
-        if clip:
-            raise InvalidRowError("image", "--clip needs the size of the image; give --images.")
-        return 0
-    width, height = fields["width"], fields["height"]
+    width, height = size
     outside = 0
     # In rows from a table, fields that a row does not use are null.
-    for holder in (fields, *(fields.get("instances") or ())):
-        for name in (name for name in _SHAPES & set(holder) if holder[name] is not None):
-            xywh = name == "box_xywh"
-            shape: Shape
+    names = [name for name in _SHAPES & set(holder) if holder[name] is not None]
+    for name in names if width is not None else ():
+        xywh = name == "box_xywh"
+        shape: Shape
+        with invalid_as(name):  # a field that the task does not read, so did not check
+            if name == "polygon":
+                shape = read_polygon(holder[name], name)
+            else:
+                shape = read_box(holder[name], name, xywh=xywh)
+        tolerance = 0.0 if clip else _TOLERANCE_PX
+        if all(
+            -tolerance <= x <= width + tolerance and -tolerance <= y <= height + tolerance
+            for x, y in shape.points
+        ):
+            continue
+        outside += 1
+        if clip:
             try:
-                if name == "polygon":
-                    shape = read_polygon(holder[name], name)
-                else:
-                    shape = read_box(holder[name], name, xywh=xywh)
-            except ValueError as error:  # a field that the task does not read, so did not check
-                raise InvalidRowError(name, str(error)) from error
-            tolerance = 0.0 if clip else _TOLERANCE_PX
-            if all(
-                -tolerance <= x <= width + tolerance and -tolerance <= y <= height + tolerance
-                for x, y in shape.points
-            ):
-                continue
-            outside += 1
-            if clip:
-                try:
-                    inside = clipped(shape, width, height)
-                except ValueError as error:
-                    raise InvalidRowError(name, f"{error}.") from error
-                numbers = [coordinate for point in inside.points for coordinate in point]
-                if xywh:
-                    numbers[2:] = numbers[2] - numbers[0], numbers[3] - numbers[1]
-                holder[name] = round_coordinates(numbers)
+                inside = clipped(shape, width, height)
+            except ValueError as error:
+                raise InvalidRowError(name, f"{error}.") from error
+            numbers = [coordinate for point in inside.points for coordinate in point]
+            if xywh:
+                numbers[2:] = numbers[2] - numbers[0], numbers[3] - numbers[1]
+            holder[name] = round_coordinates(numbers)
     return outside
 
 

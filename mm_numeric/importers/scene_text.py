@@ -31,7 +31,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mm_numeric.importers.importer import InvalidRowError, parse_number
+from mm_numeric.importers.importer import (
+    InvalidRowError,
+    of_shape,
+    parse_number,
+    parse_polygon,
+)
 from mm_numeric.importers.text_files import TextFiles, Word, leading_numbers
 from mm_numeric.io.files import parse_xml
 from mm_numeric.numbers.numerals import whole_number
@@ -150,10 +155,12 @@ class TotalText(TextFiles):
         if len(axes["x"]) != len(axes["y"]):
             why = f"{len(axes['x'])} x and {len(axes['y'])} y coordinates do not form points."
             raise InvalidRowError("numbers", why)
-        text, orientation = _string(match["text"]), _string(match["orientation"])
-        ignore = _UNREADABLE_OF_TOTAL_TEXT in (text, orientation) or text is None
         points = zip(axes["x"], axes["y"], strict=True)
-        return Word([coordinate for point in points for coordinate in point], text, ignore)
+        numbers = [coordinate for point in points for coordinate in point]
+        with of_shape({"polygon": parse_polygon(numbers)}):
+            text, orientation = _string(match["text"]), _string(match["orientation"])
+        ignore = _UNREADABLE_OF_TOTAL_TEXT in (text, orientation) or text is None
+        return Word(numbers, text, ignore)
 
 
 def _array(text: str) -> list[float]:

@@ -9,8 +9,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from mm_numeric.importers.importer import (
     ImageImporter,
     ImportedItem,
+    InvalidLine,
     InvalidRowError,
     Option,
+    Row,
     image_row,
     input_files,
     numbered_lines,
@@ -63,15 +65,18 @@ class TextFiles(ImageImporter, ABC):
             yield where, "", text if isinstance(text, InvalidRowError) else (name, text)
 
     def items(self, where: str, identity: str, entry: Any) -> Iterator[ImportedItem]:
-        """Yield the row of an image with its text regions, and an error for each invalid region.
-
-        An image with an invalid region gets no row, unless the region is marked ``ignore``.
-        """
+        """Yield an error per invalid region, and the row of the image with the others."""
         name, text = entry
         stem = self.image(name.stem)
         fields = self.folder.fields(self.folder.find(stem, self.image_ending))
         objects = ((f"line {n}", r) for n, r in self.records(text, name.suffix.lower()))
-        yield from image_row(where, {"id": stem, **fields}, objects, self._instance)
+        found = list(image_row(where, {"id": stem, **fields}, objects, self._instance))
+        errors = [item for item in found if isinstance(item, InvalidLine)]
+        has_regions = any(isinstance(item, Row) and item.fields["instances"] for item in found)
+        if errors and not has_regions and {e.kind for e in errors} <= {"numbers", "record"}:
+            why = f"no line is a region of an image; the first: {errors[0].why}"
+            raise InvalidRowError("file", why)  # such as a readme
+        yield from found
 
     def _instance(self, record: str) -> dict[str, Any]:
         word = self.word(record)

@@ -28,6 +28,7 @@ from mm_numeric.importers.importer import (
     InvalidRowError,
     declared_size,
     image_row,
+    of_shape,
     shorten,
     text_field,
     text_region,
@@ -47,7 +48,7 @@ class HierText(ImageImporter):
             yield where, "", image if isinstance(image, Mapping) else error
 
     def items(self, where: str, identity: str, raw: Any) -> Iterator[ImportedItem]:
-        """Yield the row of an image, or instead one error per invalid region."""
+        """Yield an error per invalid region, and the row of the image with the others."""
         name = text_field(raw, "image_id")
         edges = {"width": raw.get("image_width"), "height": raw.get("image_height")}
         fields = self.folder.fields(self.folder.find(name), declared_size(edges))
@@ -56,20 +57,29 @@ class HierText(ImageImporter):
 
 
 def _regions(raw: Any, levels: tuple[str, ...], where: str) -> Iterator[tuple[str, Any]]:
-    """Yield (place in the file, fields) of each word, and of lines and paragraphs without words."""
+    """Yield (place in the file, region) of each word, and of lines and paragraphs without words.
+
+    The region is its content, and True if it is a word.
+    """
     found = raw.get(levels[0]) or []
-    if not isinstance(found, list) or not all(isinstance(region, Mapping) for region in found):
-        raise InvalidRowError("json", f"{where}{levels[0]} is no list of objects.")
+    if not isinstance(found, list):
+        if not where:
+            raise InvalidRowError("json", f"{levels[0]} is no list.")
+        yield f"{where}{levels[0]}", (found, False)
+        return
     for number, region in enumerate(found):
         at = f"{where}{levels[0]}.{number}"
-        if levels[1:] and region.get(levels[1]):
+        if levels[1:] and isinstance(region, Mapping) and region.get(levels[1]):
             yield from _regions(region, levels[1:], f"{at}, ")
         else:
-            yield at, {**region, "is_word": not levels[1:]}
+            yield at, (region, not levels[1:])
 
 
-def _hier_text_instance(raw: Mapping[str, Any]) -> dict[str, Any]:
-    ignore = not raw["is_word"] or raw.get("legible") is False
+def _hier_text_instance(region: tuple[Any, bool]) -> dict[str, Any]:
+    raw, is_word = region
+    if not isinstance(raw, Mapping):
+        raise InvalidRowError("json", f"expected an object, found {shorten(raw)}.")
+    ignore = not is_word or raw.get("legible") is False
     return _instance(raw.get("vertices"), raw.get("text"), ignore=ignore)
 
 
@@ -83,13 +93,13 @@ class TextOCR(ImageImporter):
         words, own = _part(found, "anns", path), _part(found, "imgToAnns", path)
         for name, image in _part(found, "imgs", path).items():
             keys = own.get(name, [])
-            if not isinstance(image, Mapping) or not isinstance(keys, list):
-                raise ValueError(f"{path}: imgs.{name} is no object, or imgToAnns.{name} no list.")
-            raw = {**image, "words": [(str(key), words.get(str(key))) for key in keys]}
+            raw: Any = InvalidRowError("json", f"no object, or imgToAnns.{name} is no list.")
+            if isinstance(image, Mapping) and isinstance(keys, list):
+                raw = {**image, "words": [(str(key), words.get(str(key))) for key in keys]}
             yield f"{path}, imgs.{name}", name, raw
 
     def items(self, where: str, identity: str, raw: Any) -> Iterator[ImportedItem]:
-        """Yield the row of an image, or instead one error per invalid word."""
+        """Yield an error per invalid word, and the row of the image with the others."""
         fields = self.folder.fields(self.folder.find(identity), declared_size(raw))
         yield from image_row(where, {"id": identity, **fields}, raw["words"], _text_ocr_instance)
 
@@ -104,7 +114,9 @@ def _text_ocr_instance(raw: Any) -> dict[str, Any]:
 def _instance(points: Any, text: Any, *, ignore: bool) -> dict[str, Any]:
     instance = text_region(points, text if isinstance(text, str) else None, ignore=ignore)
     if "text" not in instance and not ignore:
-        raise InvalidRowError("text", f"the text of a word is not a text, but {shorten(text)}.")
+        with of_shape(instance):
+            why = f"the text of a word is not a text, but {shorten(text)}."
+            raise InvalidRowError("text", why)
     return instance
 
 

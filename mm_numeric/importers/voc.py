@@ -25,6 +25,7 @@ from mm_numeric.importers.importer import (
     InvalidRowError,
     Option,
     image_row,
+    of_shape,
     parse_box,
     parse_number,
     parse_text,
@@ -47,7 +48,7 @@ class Voc(ImageImporter):
         yield str(path), path.stem, path
 
     def items(self, where: str, identity: str, path: Path) -> Iterator[ImportedItem]:
-        """Yield the row of an image, or instead one error per invalid object."""
+        """Yield an error per invalid object, and the row of the image with the others."""
         root = _root(path)
         name = parse_text(root.findtext("filename") or "", "filename").strip()
         fields = {"id": identity, **self.folder.fields(name, _size(root))}
@@ -79,7 +80,7 @@ def _size(root: Element) -> tuple[int, int] | None:
 
 def _object(element: Element, first: int) -> dict[str, Any]:
     """Convert an object; ``first`` is the number of the first pixel."""
-    name = parse_text(element.findtext("name") or "", "name")
+    name = element.findtext("name") or ""
     edges = []
     for edge in ("xmin", "ymin", "xmax", "ymax"):
         text = element.findtext(f"bndbox/{edge}")
@@ -93,5 +94,7 @@ def _object(element: Element, first: int) -> dict[str, Any]:
             "--zero-based if these files count from 0.",
         )
     box = parse_box([edges[0] - first, edges[1] - first, *edges[2:]])
+    with of_shape({"box": box}):
+        label = parse_text(name, "name").strip()
     ignore = {"ignore": True} if (element.findtext("difficult") or "").strip() == "1" else {}
-    return {"box": box, "label": name.strip(), **ignore}
+    return {"box": box, "label": label, **ignore}

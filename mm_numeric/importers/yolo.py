@@ -30,6 +30,7 @@ from mm_numeric.importers.importer import (
     Option,
     SkippedLine,
     image_row,
+    of_shape,
     parse_box,
     parse_number,
     parse_polygon,
@@ -59,7 +60,7 @@ class Yolo(FileImporter):
         return [path, *(file for file in labels if file.is_file())]
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per image of the split, or instead one error per invalid line."""
+        """Yield one row per image of the split, and an error per invalid line."""
         return super().rows(files[:1])
 
     def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
@@ -72,7 +73,7 @@ class Yolo(FileImporter):
             yield str(_labels_of(image)), "", (image, names, folder)
 
     def items(self, where: str, identity: str, entry: Any) -> Iterator[ImportedItem]:
-        """Yield the row of an image, or instead one error per invalid line of its label file."""
+        """Yield an error per invalid line of a label file, and the row with the other objects."""
         image, names, folder = entry
         if not image.is_relative_to(folder.folder):
             raise InvalidRowError("image", f"{image} is not in the folder {folder.folder}.")
@@ -161,12 +162,6 @@ def _new_object(
 
 def _object(line: str, names: Mapping[int, str], size: tuple[int, int]) -> dict[str, Any]:
     first, *rest = line.split()
-    number = whole_number(first)
-    if number is None or number not in names:
-        known = f"0 to {max(names)}" if len(names) > 1 else "0"
-        raise InvalidRowError(
-            "class", f"the class {first!r:.20} is not a number in names ({known})."
-        )
     # Ultralytics writes numbers with %g: 6e-05 for a coordinate near the edge.
     numbers = [parse_number(text, exponent=True) for text in rest]
     if len(numbers) != 4 and (len(numbers) < 6 or len(numbers) % 2):
@@ -178,9 +173,17 @@ def _object(line: str, names: Mapping[int, str], size: tuple[int, int]) -> dict[
     inside = [min(max(number, 0.0), 1.0) for number in numbers]
     width, height = size
     pixels = [n * (height if i % 2 else width) for i, n in enumerate(inside)]
-    label = names[number]
     if len(numbers) > 4:
-        return {"polygon": parse_polygon(pixels), "label": label}
-    x, y, w, h = pixels
-    # Floats may put a box a billionth of a pixel outside; parse_box rounds to 6 decimals.
-    return {"box": parse_box([x - w / 2, y - h / 2, x + w / 2, y + h / 2]), "label": label}
+        shape = {"polygon": parse_polygon(pixels)}
+    else:
+        x, y, w, h = pixels
+        # Floats may put a box a billionth of a pixel outside; parse_box rounds to 6 decimals.
+        shape = {"box": parse_box([x - w / 2, y - h / 2, x + w / 2, y + h / 2])}
+    number = whole_number(first)
+    if number is None or number not in names:
+        known = f"0 to {max(names)}" if len(names) > 1 else "0"
+        with of_shape(shape):
+            raise InvalidRowError(
+                "class", f"the class {first!r:.20} is not a number in names ({known})."
+            )
+    return {**shape, "label": names[number]}

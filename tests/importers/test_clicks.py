@@ -85,7 +85,7 @@ def test_osworld_g(tmp_path):
     path = json_file(tmp_path / "OSWorld-G.json", [one, area, none, *bad])
     found = outcome(OsWorldG(), path)
     assert found.kinds == ["box_type", "polygon", "numbers", "GUI_types"]
-    done = prepare("osworld_g", OsWorldG(), [path], tmp_path / "rows.jsonl", allow_bad=4)
+    done = prepare("osworld_g", OsWorldG(), [path], tmp_path / "rows.jsonl")
     assert (done.record["task"], done.record["counts"]["rows"]) == ("click", 3)
     targets = list(Click().examples([("f", row) for row in found.rows], training=False))
     assert targets[0].answer == element(42, 1002, 239, 1072)

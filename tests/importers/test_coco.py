@@ -92,32 +92,6 @@ def test_tasks_read_it(tmp_path, per):
         assert [i.ignore for i in found[1].answer.items] == [False, True, False]
 
 
-FAULTS = [
-    (thing(1, 3, [1, 2, 0, 4]), "box", "has no area"),
-    (thing(1, 3, [1, 2, -5, 4]), "box", "width and height are at least 0"),
-    (thing(1, 3, [1, 2, 3]), "box", "not 3 numbers"),
-    (thing(1, 3, [1, 2, "3", 4]), "box", "'3' is not a number"),
-    (thing(1, 3, None), "box", "expected a list of numbers"),
-    (thing(1, 99, [1, 2, 3, 4]), "reference", "image_id 99 is not among the images"),
-    (thing(1, [3], [1, 2, 3, 4]), "reference", "image_id [3] is not among the images"),
-    (thing(1, 3, [1, 2, 3, 4], 99), "reference", "category_id 99 is not among the categories"),
-    (thing(1, 3, [1, 2, 3, 4], iscrowd=2), "crowd", "iscrowd must be 0 or 1, not 2"),
-    (thing(9, 3, [1, 2, 3, 4]), "id", "used twice"),
-    ({"image_id": 3}, "id", "expected an object with an id"),
-    (7, "id", "expected an object with an id, found 7"),
-]
-
-
-@pytest.mark.parametrize(("annotation", "kind", "why"), FAULTS)
-def test_a_bad_annotation(tmp_path, annotation, kind, why):
-    good = [thing(9, 3, [1, 2, 3, 4]), thing(8, 4, [1, 2, 3, 4])]
-    done = outcome(Coco(), coco(tmp_path, [image(3), image(4)], [*good, annotation]))
-    assert done.kinds == [kind]
-    assert why in done.why
-    known = isinstance(annotation, dict) and annotation["image_id"] == 3 and "id" in annotation
-    assert [r["id"] for r in done.rows] == (["4"] if known else ["3", "4"])
-
-
 def test_a_bad_image_is_one_fault(tmp_path):
     path = coco(tmp_path, [image(3, width=0), image(4)], [thing(1, 3, [1, 2, 3, 4])])
     done = outcome(Coco(), path)
@@ -207,26 +181,23 @@ def test_the_classes_are_those_that_the_file_declares(tmp_path, capsys):
     assert record["labels"] == {"dog": 1, "red car": 0}
 
 
-def test_a_wrong_folder_of_images_leaves_no_file_and_a_partial_one_is_replaced(tmp_path, capsys):
-    """The corrected command needs no ``--force``; rows that are complete do."""
-    path, rows = coco(tmp_path, [image(3), image(4)]), tmp_path / "rows.jsonl"
-    folders = [tmp_path / name for name in ("empty", "half", "all images")]
-    for folder, names in zip(folders, ([], ["3"], ["3", "4"]), strict=True):
-        folder.mkdir()
-        for name in names:
-            make_image(folder / f"{name}.jpg")
-    words = ["coco", str(path), "--out", str(rows), "--images"]
-    assert not prepare_command.run(words[0], [*words[1:], str(folders[0])])
+def test_a_wrong_folder_of_images_leaves_no_file(tmp_path, capsys):
+    """Images of a partial folder get rows, and the others are counted."""
+    path, rows = coco(tmp_path, [image(3), image(4), image(5)]), tmp_path / "rows.jsonl"
+    words = [str(path), "--out", str(rows), "--images", str(tmp_path / "images")]
+    (tmp_path / "images").mkdir()
+    assert not prepare_command.run("coco", words)
     assert f"no row could be converted; {rows} is not written." in capsys.readouterr().out
     assert not list(tmp_path.glob("rows*"))
-    assert not prepare_command.run(words[0], [*words[1:], str(folders[1])])
+    make_image(tmp_path / "images" / "3.jpg")
+    assert prepare_command.run("coco", words)
     assert len(rows.read_text(encoding="utf-8").splitlines()) == 1
-    assert prepare_command.run(words[0], [*words[1:], str(folders[2])])
-    assert len(rows.read_text(encoding="utf-8").splitlines()) == 2
-    *_, settings = capsys.readouterr().out.splitlines()
-    assert settings.endswith(f" 'data.test.images={folders[2]}'")
+    report = capsys.readouterr().out
+    start = f"invalid: 2 rows left out\n  2 image, first at {path}, image 4: "
+    assert start in report
+    assert report.endswith(f" data.test.images={tmp_path / 'images'}\n")
     with pytest.raises(ValueError, match=r"prepared\.json exists; name another file"):
-        prepare_command.run(words[0], [*words[1:], str(folders[0])])
+        prepare_command.run("coco", words)
 
 
 def test_the_coco_file_of_roboflow_is_read(tmp_path):

@@ -28,7 +28,7 @@ def test_dota_is_imported(tmp_path):
         {"polygon": [478.5, 214, 488, 202, 908, 628, 895, 640], "label": "small-vehicle"},
         {"polygon": [1, 1, 9, 1, 9, 5, 1, 5], "label": "harbor"},
     ]
-    assert done.kinds == ["numbers", "numbers"]
+    assert done.kinds == ["file", "file"]
     task = Detection(shape="rotated_box")
     example = next(task.examples([("P0706", done.row)], training=True))
     text = task.format(example.answer, Frame(1200, 1200, Resize(kind="none").view(1200, 1200),

@@ -26,7 +26,7 @@ def test_published_files_are_imported(tmp_path, capsys):
     assert done.row["query"] == "a person is putting a book on a shelf."
     assert done.row["frames"][:3] == ["AO8RW/0.jpg", "AO8RW/1.jpg", "AO8RW/2.jpg"]
     assert done.row["frames"][-1] == "AO8RW/11.jpg"
-    words = (tmp_path / "a.txt", "--frames", options["frames"], "--fps", "2", "--allow-bad", "3")
+    words = (tmp_path / "a.txt", "--frames", options["frames"], "--fps", "2")
     prepare_command.run("charades_sta", [*map(str, words), "--out", str(tmp_path / "rows.jsonl")])
     assert f"data.train.images={tmp_path / 'frames'} task.name=" in capsys.readouterr().out
     assert done.kinds == ["spans", "line", "frames"]

@@ -33,7 +33,7 @@ def test_every_bad_row_is_listed_with_its_line(tmp_path):
     good = {"id": "1", "image": "1.jpg", "phrase": "a bush", "box": [1, 2, 30, 40]}
     done = rows(
         tmp_path, good, "{", {**good, "box": [30, 2, 1, 40]}, {**good, "image": None},
-        {**good, "phrase": None}, {"image": "1.jpg", "instances": [{}]}, {**good, "width": 3},
+        {**good, "phrase": None}, {"image": "1.jpg", "instances": 7}, {**good, "width": 3},
     )  # fmt: skip
     assert len(done.rows) == 1
     assert [line.where.rpartition("line ")[2] for line in done.bad] == list("234567")
@@ -42,7 +42,7 @@ def test_every_bad_row_is_listed_with_its_line(tmp_path):
         "box: the box [30, 2, 1, 40] is reversed",
         "no image",
         "no phrase",
-        "instances.0: no shape",
+        'no "instances"',
         "width 3 and height None are not the pixels of an image",
     ]
 
@@ -97,7 +97,7 @@ def test_a_shape_that_the_task_does_not_read_is_a_bad_line(tmp_path):
     path, out = tmp_path / "own.jsonl", tmp_path / "out.jsonl"
     lines = [{**row, "id": "1"}, {**row, "id": "2", "box": [1, 2]}]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in lines))
-    done = prepare("rows", Rows(task="counting"), [path], out, allow_bad=1)
+    done = prepare("rows", Rows(task="counting"), [path], out)
     assert done.bad == 1
     assert done.record["bad_lines"][0]["where"] == f"{path}, line 2"
     assert "a box is [x1, y1, x2, y2], not 2 numbers" in done.record["bad_lines"][0]["why"]

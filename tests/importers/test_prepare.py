@@ -107,23 +107,31 @@ def test_a_file_that_cannot_be_read_leaves_everything_as_it_was(capsys, tmp_path
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
 
 
-def test_bad_lines_are_listed_and_fail(capsys, tmp_path, gt):
-    (gt / "gt_img_3.txt").write_text("1,2\n" * 25, encoding="utf-8")
+def test_objects_are_counted_by_reason_with_the_first_place(capsys, tmp_path, gt, monkeypatch):
+    text = f"{LINE}\n" + "1,2\n" * 25 + LINE.replace("377", "4x")
+    (gt / "gt_img_3.txt").write_text(text, encoding="utf-8")
+    (gt / "readme.txt").write_text("words", encoding="utf-8")
     out = tmp_path / "rows.jsonl"
-    said = run(capsys, "icdar2015", gt, "--out", out, code=1)
-    assert "invalid lines: 25 (25 numbers)\n" in said
-    assert said.count(f"  {gt}/gt_img_3.txt, line ") == 20
-    assert f"  and 5 more in {out}.prepared.json\n" in said
+    said = run(capsys, "icdar2015", gt, "--out", out)
+    why = "expected eight numbers and a transcription, found 2 numbers."
+    start = f"""
+invalid: 26 objects left out, 1 row left out
+  26 numbers, first at {gt}/gt_img_3.txt, line 2: {why}
+"""
+    end = f"  all places: bad_lines in {out}.prepared.json\n"
+    file = f"  1 file, first at {gt}/readme.txt: no line is a region of an image; the first: "
+    assert f"{start}{file}{why.replace('2', '0')}\n{end}" in said
+    monkeypatch.setattr("mm_numeric.cli.prepare.MAX_LISTED", 1)
+    said = run(capsys, "icdar2015", gt, "--out", out, "--force")
+    assert f"{start}  and 1 more reasons\n{end}" in said
     record = prepared(out)
-    assert record["bad_by_kind"] == {"numbers": 25}
-    assert record["bad_lines"][24] == {
-        "where": f"{gt}/gt_img_3.txt, line 25",
-        "why": "expected eight numbers and a transcription, found 2 numbers.",
-        "kind": "numbers",
-    }
-    assert len(out.read_text(encoding="utf-8").splitlines()) == 2
-    run(capsys, "icdar2015", gt, "--out", out, "--force", "--allow-bad", 24, code=1)
-    run(capsys, "icdar2015", gt, "--out", out, "--force", "--allow-bad", 25)
+    first = {"where": f"{gt}/gt_img_3.txt, line 2", "why": why, "kind": "numbers"}
+    assert record["reasons"][0] == {"count": 26, **first, "result": "object left out"}
+    assert record["bad_lines"][24]["where"] == f"{gt}/gt_img_3.txt, line 26"
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 3
+    said = run(capsys, "icdar2015", gt, "--out", tmp_path / "a.jsonl", "--strict", code=2)
+    assert said == f"mm-numeric: {gt}/gt_img_3.txt, line 2: {why}\n"
+    assert not (tmp_path / "a.jsonl").exists()
 
 
 def test_many_files_are_in_the_record_alone(capsys, tmp_path):
@@ -151,7 +159,7 @@ def test_classes_are_those_of_the_written_rows(tmp_path):
         row = {"id": "1", "image": "1.jpg", "instances": [instance]}
         files.append(json_file(tmp_path / f"{label}.json", [row]))
     record = prepare("rows", Rows(), files, tmp_path / "rows.jsonl").record
-    assert record["bad_by_kind"] == {"id": 1}
+    assert [(found["count"], found["kind"]) for found in record["reasons"]] == [(1, "id")]
     assert (record["labels"], record["counts"]["instances"]) == ({"dog": 1}, 1)
     assert record["task"] == {"name": "detection", "classes": ["dog"]}
 
@@ -227,7 +235,7 @@ def test_boxes_outside_are_counted_and_cut_only_if_asked(tmp_path):
 def test_what_cannot_be_cut(tmp_path):
     out = tmp_path / "rows.jsonl"
     done = prepare("coco", Coco(), [coco(tmp_path, [700, 1, 50, 50])], out, clip=True)
-    assert "at (700, 1) is outside the image of 640 x 480" in done.record["bad_lines"][0]["why"]
+    assert not done.record["counts"]["rows"]
     path = coco(tmp_path, [1, 1, 50, 50], license=1)
     done = prepare("coco", Coco(), [path], out, clip=True, force=True)
     assert "--clip needs the size" in done.record["bad_lines"][0]["why"]
@@ -260,7 +268,7 @@ def test_a_name_is_no_command_to_the_terminal(capsys, tmp_path):
         archive.writestr("\x1b[2Jgt_img_1.txt", "7")
     said = run(capsys, "icdar2015", path, "--out", tmp_path / "rows.jsonl", code=1)
     assert "\x1b" not in said
-    assert r"\x1b[2Jgt_img_1.txt, line 1" in said
+    assert r"\x1b[2Jgt_img_1.txt: no line is" in said
 
 
 @pytest.mark.parametrize(
@@ -301,7 +309,7 @@ def test_a_mistake_is_one_sentence(capsys, tmp_path, monkeypatch, gt, words, why
 def test_help_says_what_a_format_takes(capsys, name):
     said = run(capsys, name, "--help")
     assert said.startswith(f"usage: mm-numeric prepare {name} ")
-    for option in ("--out", "--clip", "--allow-bad", "--force"):
+    for option in ("--out", "--clip", "--strict", "--force"):
         assert option in said
     assert ("--images" in said) == (name not in (*TEXT_ALONE, *VIDEOS, "yolo"))
 

@@ -93,7 +93,7 @@ def test_rows_of_videos_have_the_seconds_of_their_frames(tmp_path, capsys):
     assert "<1.2 seconds>" in example.prompt
     again = outcome(CharadesSta(**given), tmp_path / "test.txt")
     assert again.kinds == ["frames", "video", "video", "frames"]  # ten frames, not three
-    words = ["--frames", tmp_path / "f", "--fps", 4, "--videos", tmp_path, "--allow-bad", 3]
+    words = ["--frames", tmp_path / "f", "--fps", 4, "--videos", tmp_path]
     command = [
         "prepare",
         "charades_sta",

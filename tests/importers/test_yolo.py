@@ -85,27 +85,6 @@ def test_each_form_of_data_yaml_has_the_same_rows(tmp_path, config):
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "why"),
-    [
-        ("2 0.5 0.5 0.1 0.1", "class", "the class '2' is not a number in names (0 to 1)"),
-        ("helmet 0.5 0.5 0.1 0.1", "class", "the class 'helmet' is not a number in names"),
-        ("0 0.5 0.5 0.1", "numbers", "expected 4 numbers after the class, or points, found 3"),
-        ("0 50 50 10 10", "numbers", "coordinates are fractions of the image, from 0 to 1"),
-        ("0 0.5 0.5 1.02 0.1", "numbers", "coordinates are fractions of the image, from 0 to 1"),
-        ("0 0.5 0.5 nan 0.1", "numbers", "'nan' is not a number"),
-        ("0 0.5 0.5 0 0.1", "box", "has no area"),
-    ],
-)
-def test_a_bad_line_of_yolo_leaves_its_image_out(tmp_path, line, kind, why):
-    labels = {"1": f"0 0.5 0.5 0.2 0.4\n{line}\n", "2": "0 0.5 0.5 0.2 0.4"}
-    done = outcome(Yolo(split="train"), yolo_folder(tmp_path, labels))
-    assert done.kinds == [kind]
-    assert why in done.why
-    assert done.bad[0].where.endswith("1.txt, line 2")
-    assert [row["image"] for row in done.rows] == ["images/train/2.jpg"]
-
-
-@pytest.mark.parametrize(
     ("config", "why"),
     [
         ("train: images/train\n", r"data\.yaml: no names \(a list of classes"),
