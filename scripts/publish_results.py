@@ -11,11 +11,12 @@ answers.tar.xz  the config and the answer of each run to each test row, without 
 
 The config is scripts/experiments/NAME.yaml, where NAME is the name of the folder.
 `mm-numeric report docs/results/NAME` writes the page, without what only runs have, such as learning
-curves. ``--redraw`` draws the figures again from summary.json. ``--recompute`` scores the answers
-again, and fails unless each mean, interval, p-value and fact of the runs is that of summary.json.
-It uses the library of the commit that scored them, ``scored_at`` in summary.json, in a worktree of
-git: parsers, metrics and intervals may have changed since. With ``--here`` it uses this library,
-and reads no config, so that neither removed losses nor removed settings are needed.
+curves. ``--redraw`` draws the figures again from summary.json. ``--recompute`` computes the results
+again from the archive, and fails unless each mean, interval, p-value and fact is the published one.
+It uses the library of the commit that scored the answers, ``scored_at`` in summary.json, in a
+worktree of git: parsers, metrics and intervals may have changed since. With ``--here``, it uses the
+present library and compares no facts: it reads no config, so that neither removed losses nor
+removed settings are needed.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether i
 
 from svg import image, placed, words
 
-from mm_numeric.comparison.hypotheses import Hypothesis, withdrawn_fact
+from mm_numeric.comparison.hypotheses import Hypothesis
 from mm_numeric.comparison.selection import SELECTION
 from mm_numeric.comparison.summary import (
     SUMMARY,
-    origin_facts,
     read_run_scores,
     summary_results,
 )
@@ -51,9 +51,10 @@ from mm_numeric.evaluation.report.decoding_section import decoding_charts
 from mm_numeric.evaluation.report.results import Comparison, read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweep_chart, sweeps_data
-from mm_numeric.io.files import read_json, read_rows, write_text
+from mm_numeric.io.files import read_json, read_rows, write_json, write_text
 from mm_numeric.runs.folder import CONFIG, FINISHED, STATED, source_commit
 
+ROOT = Path(__file__).parents[1]
 FIGURE = "figure.svg"
 WIDTH, PANEL = 860, 420
 
@@ -85,11 +86,7 @@ def publish(comparison: Path, target: Path) -> None:
     read_summary(comparison)  # raises ValueError if it is not valid
     summary = _rounded(read_json(comparison / SUMMARY))
     summary["scored_at"] = source_commit()
-    if "-dirty" in summary["facts"]["commit"]:
-        sys.exit(
-            f"{comparison}: runs of a changed tree ({summary['facts']['commit']}) cannot be made "
-            "again; commit the changes, and run these again."
-        )
+    require_pushed_commits(comparison, summary["facts"]["commit"].split("; "))
     # The folder of the runs differs between machines.
     summary["facts"]["command"] = f"mm-numeric compare scripts/experiments/{target.name}.yaml"
     target.mkdir(parents=True, exist_ok=True)
@@ -97,6 +94,24 @@ def publish(comparison: Path, target: Path) -> None:
     write_text(target / SUMMARY, text + "\n")
     pack_answers(comparison, target / ANSWERS)
     draw(target)
+
+
+def require_pushed_commits(comparison: Path, commits: Sequence[str]) -> None:
+    """Exit unless others can repeat the runs: their commits are pushed, without changed files.
+
+    In a repository without a remote, a local branch has to contain each commit.
+    """
+    git = ["git", "-C", str(ROOT)]
+    remotes = subprocess.run([*git, "remote"], capture_output=True, check=False).stdout
+    branches = "refs/remotes" if remotes else "refs/heads"
+    for commit in commits:
+        command = [*git, "for-each-ref", f"--contains={commit}", branches]
+        if not subprocess.run(command, capture_output=True, check=False).stdout:
+            sys.exit(
+                f"{comparison}: others cannot repeat its runs of commit {commit}, which is in no "
+                f"branch of {branches} (-dirty: files were changed); push all changes, and run the "
+                "comparison again."
+            )
 
 
 ANSWERS = "answers.tar.xz"
@@ -135,7 +150,7 @@ def _add(archive: tarfile.TarFile, name: Path, content: bytes) -> None:
 
 
 def recompute(target: Path, *, here: bool) -> None:
-    """Score the published answers again; exit with an error if a result differs.
+    """Compute the published results again from the answers; exit with an error if one differs.
 
     ``here`` uses this library, instead of the library of the commit that scored them.
     """
@@ -146,30 +161,37 @@ def recompute(target: Path, *, here: bool) -> None:
         folder = Path(name)
         with tarfile.open(target / ANSWERS) as archive:
             archive.extractall(folder, filter="data")
-        facts = run_facts(summary, folder)
-        if not here:
-            _compare(target, facts, {own: summary["facts"].get(own) for own in facts})
-            _recompute_at(summary["scored_at"], target)
-            return
-        found, published = _values(rescored(summary, folder)), _values(summary)
-    # Metrics that have been added since are not compared.
-    _compare(target, found, published)
-    p_values = sum(key.endswith((".p", ".p_holm")) for key in published)
-    print(f"{target}: {len(published):,} values are equal, {p_values:,} p-values among them.")
-
-
-def _compare(target: Path, found: Mapping[str, Any], published: Mapping[str, Any]) -> None:
-    wrong = [key for key, own in published.items() if not _is_same(found.get(key), own)]
+        if here:
+            found, published = (
+                _values({name: own[name] for name in _FROM_ANSWERS})
+                for own in (rescored(summary, folder), summary)
+            )
+            found = {key: found.get(key) for key in published}  # without metrics added since
+        else:
+            _name_present_commits(folder)
+            _summarize_at(summary["scored_at"], target, folder)
+            found, published = _values(read_json(folder / SUMMARY)), _values(summary)
+    keys = list(dict.fromkeys([*published, *found]))
+    wrong = [key for key in keys if not _is_same(found.get(key), published.get(key))]
     if wrong:
         sys.exit(
-            f"{target}: {len(wrong):,} of {len(published):,} values differ, first {wrong[0]}: "
-            f"{published[wrong[0]]} is published, and {found.get(wrong[0])} recomputed."
+            f"{target}: {len(wrong):,} of {len(keys):,} values differ, first {wrong[0]}: "
+            f"{published.get(wrong[0])} is published, and {found.get(wrong[0])} recomputed."
         )
+    p_values = sum(key.endswith((".p", ".p_holm")) for key in published)
+    facts = sum(key.startswith("facts.") for key in published)
+    print(f"{target}: {len(keys):,} values are equal ({p_values:,} p-values, {facts} facts).")
 
 
 _LAYOUT = ("baseline", "control", "objectives", "references", "seeds", "metric")
 _REWORDED = {"1392b90b1284": "979500f76c0e"}
 """Commits of runs whose message was reworded afterwards: recorded hash -> current hash."""
+
+
+def _name_present_commits(folder: Path) -> None:
+    for path in folder.glob(f"seed*/*/{FINISHED}"):
+        run = read_json(path)
+        write_json(path, run | {"commit": _REWORDED.get(run["commit"], run["commit"])})
 
 
 def scored_runs(summary: Mapping[str, Any], folder: Path) -> tuple[Runs, Runs]:
@@ -200,44 +222,30 @@ def scored_runs(summary: Mapping[str, Any], folder: Path) -> tuple[Runs, Runs]:
 def rescored(summary: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Compute the results of a summary.json again from its unpacked answers."""
     runs, ensembles = scored_runs(summary, folder)
-    stated = _stated(summary)
+    stated = [
+        Hypothesis(own["family"], own["metric"], tuple(own["better"]), tuple(own["other"]))
+        for own in summary["hypotheses"]
+    ]
     layout = {name: summary.get(name) for name in _LAYOUT}
     return summary_results(layout, runs, ensembles, stated, folder)
 
 
-def run_facts(summary: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Return the facts of a summary.json that are computed from run.json files and hypotheses."""
-    first = [own for own in summary["runs"] if own["seed"] == summary["seeds"][0]]
-    names = [own[key] for own in first for key in ("warm_start", "folder") if own[key]]
-    files = [
-        folder / f"seed{seed}" / name / FINISHED
-        for seed in summary["seeds"]
-        for name in dict.fromkeys(name.partition("/")[2] for name in names)
-    ]
-    runs = [read_json(path) for path in files]
-    for run in runs:
-        run["commit"] = _REWORDED.get(run["commit"], run["commit"])
-    stated = _stated(summary)
-    return {
-        "seeds": ", ".join(map(str, summary["seeds"])),
-        **origin_facts(runs),
-        **withdrawn_fact(stated, folder),
-    }
+_WRITE_SUMMARY = """
+import sys
+from pathlib import Path
+from mm_numeric.comparison.summary import write_summary
+from mm_numeric.config.reader import read_config
+
+folder = Path(sys.argv[1])
+write_summary(read_config(folder / "config.yaml", [f"compare.output_dir={folder}"]), folder)
+"""
 
 
-def _stated(summary: Mapping[str, Any]) -> list[Hypothesis]:
-    return [
-        Hypothesis(own["family"], own["metric"], tuple(own["better"]), tuple(own["other"]))
-        for own in summary["hypotheses"]
-    ]
-
-
-def _recompute_at(commit: str, target: Path) -> None:
-    """Recompute with the script and the library of another commit, in a temporary worktree."""
-    root = Path(__file__).parents[1]
+def _summarize_at(commit: str, target: Path, folder: Path) -> None:
+    """Write summary.json of unpacked answers with the library of another commit, in a worktree."""
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name) / "tree"
-        git = ["git", "-C", str(root), "worktree"]
+        git = ["git", "-C", str(ROOT), "worktree"]
         added = subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=False)
         if added.returncode:
             sys.exit(
@@ -245,15 +253,14 @@ def _recompute_at(commit: str, target: Path) -> None:
                 "(git fetch --unshallow), or recompute with this library (--here)."
             )
         try:
-            script = tree / "scripts" / Path(__file__).name
-            command = [sys.executable, str(script), "--recompute", str(target.resolve())]
-            if '"--here"' in script.read_text(encoding="utf-8"):
-                command.append("--here")
-            done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(tree)}, check=False)
+            # The configs of experiments may name modules next to them.
+            own = {"PYTHONPATH": f"{tree}{os.pathsep}{tree}/scripts/experiments"}
+            command = [sys.executable, "-c", _WRITE_SUMMARY, str(folder)]
+            done = subprocess.run(command, cwd=tree, env=os.environ | own, check=False)
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
     if done.returncode:
-        sys.exit(done.returncode)
+        sys.exit(f"{target}: could not be summarized at {commit}; the error is above.")
 
 
 def _is_same(found: Any, published: Any) -> bool:
@@ -263,31 +270,28 @@ def _is_same(found: Any, published: Any) -> bool:
     return bool(found == published)
 
 
-_RECOMPUTED = (
-    "table",
-    "warm_start",
-    "other_warm_starts",
-    "decoding",
-    "ensembles",
-    "hypotheses",
+_FROM_ANSWERS = (
+    "table", "warm_start", "other_warm_starts", "decoding", "ensembles", "hypotheses",
     "calibration",
-)
+)  # fmt: skip
+_NAMES = ("title", "scored_at", "facts.command")
+"""Parts of summary.json that depend on the name of the published folder, or are set afterwards."""
 
 
 def _values(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results in a summary.json by their dotted names."""
+    """Return the values in a summary.json by their dotted names."""
     found: dict[str, Any] = {}
 
     def collect(value: Any, name: str) -> None:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, own in items:
+            where = f"{name}.{key}".lstrip(".")
             if isinstance(own, dict | list | tuple):
-                collect(own, f"{name}.{key}")
-            else:
-                found[f"{name}.{key}"] = own
+                collect(own, where)
+            elif where not in _NAMES:
+                found[where] = own
 
-    for name in _RECOMPUTED:
-        collect(summary[name] or {}, name)
+    collect(summary, "")
     return found
 
 

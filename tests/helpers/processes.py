@@ -103,13 +103,16 @@ class Job:
 
 
 def python(
-    *arguments: object, cwd: Path | None = None, timeout: float = TIMEOUT
+    *arguments: object,
+    cwd: Path | None = None,
+    timeout: float = TIMEOUT,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Do what ``python ARGUMENTS`` does (a script, -m or -c), and return how it ended."""
     with tempfile.TemporaryDirectory() as folder:
         output, errors = Path(folder, "output"), Path(folder, "errors")
         words = [str(errors), str(cwd or Path.cwd()), *map(str, arguments)]
-        (code,) = Job(_python, words, output).wait(timeout)
+        (code,) = Job(_python, words, output, environment=environment).wait(timeout)
         return subprocess.CompletedProcess(words[2:], code, output.read_text(), errors.read_text())
 
 

@@ -46,8 +46,24 @@ def test_the_command_in_the_header_names_the_folders_alone():
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def repository(tmp_path_factory):
+    """Return a git repository with one commit, in place of the repository of the script."""
+    folder = tmp_path_factory.mktemp("repository")
+    git("init", "--quiet", cwd=folder)
+    own = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    git(*own, "commit", "--allow-empty", "--message=a", cwd=folder)
+    return folder
+
+
+def publish(runs, target, repository):
+    """Publish a comparison, as if the script were in this git repository."""
+    return python(SCRIPT, runs, target, environment={"GIT_DIR": str(repository / ".git")})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, repository):
     """Return the folder of a finished comparison of five seeds with a hypothesis."""
+    commit = git("rev-parse", "--short=12", "HEAD", cwd=repository).stdout.strip()
     folder = tmp_path_factory.mktemp("machine") / "runs"
     stated = [{"family": "losses", "metric": "exact", "objectives": ["emd"], "against": "ce"}]
     overrides = [f"compare.hypotheses={json.dumps(stated)}", "compare.decode=[greedy, median]"]
@@ -56,7 +72,7 @@ def runs(tmp_path_factory):
     for path in folder.glob("seed*/*/predictions.jsonl"):
         shutil.copy(path, path.with_name("predictions.median.jsonl"))
     for path in folder.glob("seed*/*/run.json"):
-        facts = json.loads(path.read_text(encoding="utf-8")) | {"commit": "0123456789ab"}
+        facts = json.loads(path.read_text(encoding="utf-8")) | {"commit": commit}
         path.write_text(json.dumps(facts), encoding="utf-8")
     record_hypotheses(folder, stated_hypotheses(config))
     write_config(folder, config)
@@ -65,10 +81,11 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def published(runs, tmp_path_factory):
+def published(runs, repository, tmp_path_factory):
     """Return the folder of its published results."""
     target = tmp_path_factory.mktemp("published") / "mine"
-    assert python(SCRIPT, runs, target).returncode == 0
+    done = publish(runs, target, repository)
+    assert done.returncode == 0, done.stderr
     return target
 
 
@@ -78,6 +95,11 @@ def target(published, tmp_path):
     return shutil.copytree(published, tmp_path / "mine")
 
 
+def git(*words, cwd=ROOT):
+    """Run git, and return how it ended."""
+    return subprocess.run(["git", *words], cwd=cwd, capture_output=True, text=True)
+
+
 def recompute(target, *options, **changes):
     """Change the summary and recompute the results."""
     summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
@@ -85,14 +107,14 @@ def recompute(target, *options, **changes):
     return python(SCRIPT, "--recompute", *options, target)
 
 
-def test_results_are_rounded_and_name_no_folder_of_the_machine(runs, tmp_path):
+def test_results_are_rounded_and_name_no_folder_of_the_machine(runs, repository, tmp_path):
     copy = shutil.copytree(runs, tmp_path / "runs")
     summary = json.loads((copy / "summary.json").read_text(encoding="utf-8"))
     first = summary["baseline"], summary["metrics"][0]["name"]
     summary["table"][first[0]][first[1]]["value"] = 0.123456789
     (copy / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     target = tmp_path / "results" / "mine"
-    done = python(SCRIPT, copy, target)
+    done = publish(copy, target, repository)
     assert done.returncode == 0, done.stderr
     text = (target / "summary.json").read_text(encoding="utf-8")
     written = json.loads(text)
@@ -117,15 +139,6 @@ def test_the_published_answers_have_the_published_results(target):
     assert changed.returncode == 1
     assert "1 of" in changed.stderr
     assert "hypotheses.0.difference.p_holm" in changed.stderr
-
-
-def test_the_facts_of_the_runs_are_compared(target):
-    facts = json.loads((target / "summary.json").read_text(encoding="utf-8"))["facts"]
-    changed = recompute(target, facts=facts | {"commit": "abcdef012345", "versions": "torch 1"})
-    assert changed.returncode == 1
-    assert "2 of 5 values differ, first commit: abcdef012345 is published, and 0123456789ab " in (
-        changed.stderr
-    )
 
 
 def test_results_of_removed_losses_and_settings_are_recomputed(target, tmp_path):
@@ -185,17 +198,16 @@ def test_the_answers_of_one_seed_have_their_published_values(folder, tmp_path, m
     assert compared >= 20
 
 
-def git(*words):
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
-
-
-def test_published_results_are_recomputed_at_their_commit(target):
+def test_values_and_facts_are_recomputed_at_their_commit(target):
     """.ci/run does it for archives with ensembles and with distillation."""
     if git("cat-file", "-e", "HEAD").returncode:
         pytest.skip("needs a checkout with its history")
-    done = recompute(target, scored_at="HEAD")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r": [\d,]{3,} values are equal", done.stdout)
+    facts = json.loads((target / "summary.json").read_text(encoding="utf-8"))["facts"]
+    del facts["training rows"]
+    done = recompute(target, scored_at="HEAD", facts=facts | {"each objective": "9 steps"})
+    assert done.returncode == 1
+    first = r"each objective: 9 steps is published, and 500 steps of 64 rows, .* recomputed"
+    assert re.search(rf": 2 of [\d,]{{3,}} values differ, first facts.{first}", done.stderr)
     assert "/tree " not in git("worktree", "list").stdout
 
 
@@ -206,15 +218,24 @@ def test_results_of_an_unknown_commit_are_one_sentence(target):
     assert "Traceback" not in done.stderr
 
 
-def test_runs_of_a_changed_tree_are_not_published(runs, tmp_path):
-    copy = shutil.copytree(runs, tmp_path / "runs")
+def test_runs_that_others_cannot_repeat_are_not_published(runs, repository, tmp_path):
+    copy, ours = shutil.copytree(runs, tmp_path / "runs"), tmp_path / "repository"
     text = (copy / "summary.json").read_text(encoding="utf-8")
-    (copy / "summary.json").write_text(text.replace("0123456789ab", "0123456789ab-dirty"))
-    done = python(SCRIPT, copy, tmp_path / "results")
-    assert done.returncode == 1
-    assert "runs of a changed tree (0123456789ab-dirty) cannot be made again" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "results").exists()
+    pushed = json.loads(text)["facts"]["commit"]
+    shutil.copytree(repository, ours)
+    for commit, branches in (
+        (f"{pushed}-dirty", "refs/heads"),
+        ("0123456789ab", "refs/heads"),
+        (pushed, "refs/remotes"),
+    ):
+        if branches == "refs/remotes":
+            git("remote", "add", "origin", repository, cwd=ours)  # nothing is pushed to it
+        (copy / "summary.json").write_text(text.replace(pushed, commit), encoding="utf-8")
+        done = publish(copy, tmp_path / "results", ours)
+        assert done.returncode == 1
+        assert f"its runs of commit {commit}, which is in no branch of {branches}" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "results").exists()
 
 
 def test_results_without_answers_cannot_be_recomputed():
@@ -238,7 +259,10 @@ def test_published_results_say_how_to_make_them_again():
         assert (
             found or not has_history or not git("cat-file", "-e", f"{commit}:{config}").returncode
         )
-        assert len(facts["commit"]) >= 12
+        # The page says that one seed of this experiment was trained with changed files.
+        assert ("-dirty" in facts["commit"]) == (folder.name == "grounding_evidence")
+        for own in facts["commit"].replace("-dirty", "").split("; ") if has_history else ():
+            assert not git("merge-base", "--is-ancestor", own, "HEAD").returncode, (folder, own)
         if folder in ANSWERS:
             assert re.fullmatch(r"[0-9a-f]{12}", summary["scored_at"])
         assert "cores" in facts["machine"]
