@@ -113,9 +113,15 @@ def test_results_are_rounded_and_name_no_folder_of_the_machine(runs, repository,
     first = summary["baseline"], summary["metrics"][0]["name"]
     summary["table"][first[0]][first[1]]["value"] = 0.123456789
     (copy / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    config = (copy / "config.yaml").read_text(encoding="utf-8")
+    config = config.replace("plugins: null", f"plugins: {tmp_path}/experiments")
+    (copy / "config.yaml").write_text(config, encoding="utf-8")
     target = tmp_path / "results" / "mine"
     done = publish(copy, target, repository)
     assert done.returncode == 0, done.stderr
+    with tarfile.open(target / "answers.tar.xz") as archive:
+        packed = archive.extractfile("config.yaml").read().decode()
+    assert packed == config.replace(f"{tmp_path}/experiments", "scripts/experiments")
     text = (target / "summary.json").read_text(encoding="utf-8")
     written = json.loads(text)
     assert written["table"][first[0]][first[1]]["value"] == 0.12346
