@@ -238,8 +238,8 @@ def examples_of_row(
         return
     try:
         _check_surrogates(row.where, row.row)
-        found = task.examples([(row.where, row.row)], training=training)
-        examples = [example for example in found if source.contains(_fold_name(example, row))]
+        made = task.examples([(row.where, row.row)], training=training)
+        examples = [example for example in made if source.contains(_fold_name(example, row))]
         for example in examples:
             if example.answer is not None:
                 check_answer_type(task, example.answer, "examples")
