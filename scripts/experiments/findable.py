@@ -149,7 +149,7 @@ def main() -> None:
             these = [i for i, one in enumerate(stated) if one.metric == metric]
             deviation = sqrt((deviations[these] ** 2).mean())
             found = smallest_effect(deviation / sqrt(seeds), seeds - 1, len(stated))
-            print(f"  {metric}: standard deviation {deviation:.4f}, findable {found:.4f}")
+            print(f"  {metric}: standard deviation {deviation:.2g}, findable {found:.2g}")
 
 
 if __name__ == "__main__":
