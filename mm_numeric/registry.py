@@ -460,10 +460,16 @@ def import_extra(package: str, where: str, extra: str) -> Any:
         ) from error
 
 
-def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueError:
-    """Return a ValueError with the known names, or the three most similar if there are over 40."""
+def unknown(
+    name: object, known: Iterable[str], what: str, where: str, meant: str | None = None
+) -> ValueError:
+    """Return a ValueError with the known names, or the three most similar if there are over 40.
+
+    ``meant`` is the name that ``name`` most likely stands for; None to search for a similar one.
+    """
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=1) or [n for n in names if n == str(name).lower()]
+    near = [meant] if meant else get_close_matches(str(name), names, n=1)
+    near = near or [n for n in names if n == str(name).lower()]
     hint = f" Did you mean {near[0]!r}?" if near else ""
     if not near and "." in str(name) and what != "setting":
         hint = " An import path has a colon before the name: package.module:Name."

@@ -25,6 +25,7 @@ from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.data import Sources, named
 from mm_numeric.config.data import listed as listed_sources
 from mm_numeric.config.schema import TINY, Config
+from mm_numeric.config.trainer_settings import step_notes
 from mm_numeric.data.augment import Augmenter, make_augmenter
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import (
@@ -36,7 +37,6 @@ from mm_numeric.data.examples import (
 from mm_numeric.data.framing import check_sizes, compute_frame
 from mm_numeric.data.images import image_size, open_sized
 from mm_numeric.data.lengths import TooLongError, count_image_tokens, row_tokens
-from mm_numeric.evaluation.check_data.coordinate_range import shapes_of
 from mm_numeric.evaluation.check_data.findings import (
     DataReport,
     EncodedExample,
@@ -49,6 +49,7 @@ from mm_numeric.evaluation.metrics.detection import scores_by_iou
 from mm_numeric.evaluation.score_text import in_unit
 from mm_numeric.families.chat_template import listed
 from mm_numeric.families.family import Tokens
+from mm_numeric.geometry.coordinate_range import shapes_of
 from mm_numeric.geometry.row_shapes import clipped_answer
 from mm_numeric.io.log import progress
 from mm_numeric.losses.term import MANY_DIGITS
@@ -110,6 +111,8 @@ def check_data(
         report.memory = estimate_memory(config, family, settings, lengths)
     examples = [e.example for e in report.sources[0].examples]
     report.augment = make_augmenter(config, examples)
+    every = config.evaluate.every_steps if config.evaluate else None
+    report.notes += step_notes(config.trainer, every, len(lengths) if limit is None else None)
     report.notes += notes(report)
     if report.augment is not None:
         shown = [e.example for e in report.sources[0].examples if e.has_image]

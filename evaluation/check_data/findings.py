@@ -9,10 +9,10 @@ from mm_numeric.config.schema import Config
 from mm_numeric.data.augment import Augmenter
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.lengths import new_tokens_for
-from mm_numeric.evaluation.check_data.coordinate_range import CoordinateRange
 from mm_numeric.evaluation.check_data.memory import MemoryEstimate
 from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.families.family import Family, Tokens
+from mm_numeric.geometry.coordinate_range import CoordinateRange
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.numbers.spans import TokenNumber
 

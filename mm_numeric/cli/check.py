@@ -6,7 +6,7 @@ import yaml
 
 from mm_numeric.comparison.rows import compared_rows, read_comparison
 from mm_numeric.config.schema import Config
-from mm_numeric.config.trainer_settings import BY_MACHINE, trainer_defaults
+from mm_numeric.config.trainer_settings import BY_MACHINE, step_notes, trainer_defaults
 from mm_numeric.io.log import show
 from mm_numeric.losses.presets import PRESETS
 
@@ -27,11 +27,22 @@ def check(arguments: argparse.Namespace) -> None:
     for each in (config, *(row.config for row in rows)):
         _check_names(each, arguments.config)
     show(config.to_yaml(), end="")
+    texts = dict.fromkeys(n for each in (config, *(r.config for r in rows)) for n in _notes(each))
+    show("".join(f"# Note: {text}\n" for text in texts), end="")
     defaults = {"trainer": trainer_defaults(config.trainer)}
     text = yaml.safe_dump(defaults, sort_keys=True, width=100)
     show("\n# Defaults of transformers.TrainingArguments for the rest of `trainer`:")
     show("\n".join(f"# {line}" for line in text.splitlines()))
     show(f"# Chosen by the machine: {', '.join(BY_MACHINE)}.")
+
+
+def _notes(config: Config) -> list[str]:
+    warm_start = config.compare.warm_start if config.compare else None
+    every = config.evaluate.every_steps if config.evaluate else None
+    others = [
+        text.replace("trainer.", "compare.warm_start.") for text in step_notes(warm_start or {})
+    ]
+    return step_notes(config.trainer, every) + others
 
 
 def _check_names(config: Config, where: str) -> None:

@@ -43,6 +43,7 @@ def report_text(prepared: Prepared) -> str:
             lines.append(f"  and {len(reasons) - MAX_LISTED} more reasons")
         if record["counts"].get("rows"):
             lines.append(f"  all places: bad_lines in {prepared.out}.prepared.json")
+    lines += [f"note: {record['note']}"] if record["note"] else []
     found = {name: count for name, count in record["labels"].items() if count}
     if found:
         lines.append(f"objects: {in_words(found)}")

@@ -14,7 +14,14 @@ import yaml
 
 from mm_numeric.config import compare, data, decoding, modules, schema
 from mm_numeric.config.schema import plain
-from mm_numeric.config.trainer_settings import BY_MACHINE, NO_DEFAULT, ONLY, OURS, trainer_settings
+from mm_numeric.config.trainer_settings import (
+    BY_MACHINE,
+    NO_DEFAULT,
+    ONLY,
+    OURS,
+    SHORT_NAMES,
+    trainer_settings,
+)
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.registry import GENERATORS, TASKS, load, unknown
@@ -68,7 +75,10 @@ def explain(key: str) -> str:
     known = known_settings()
     found = [str(s) for s in known if f"{s.path}.".startswith(f"{path}.")]
     if not found:
-        raise unknown(key, {s.path for s in known}, "setting", "--explain")
+        section, _, name = path.rpartition(".")
+        meant = SHORT_NAMES.get(name) if section in ("", "trainer") else None
+        meant = meant and f"trainer.{meant}"
+        raise unknown(key, {s.path for s in known}, "setting", "--explain", meant)
     return "\n\n".join(found)
 
 

@@ -7,6 +7,7 @@ transformers, so that checking a config takes milliseconds.
 
 import ast
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -69,6 +70,18 @@ _AT_LEAST: Mapping[str, int] = {
     "num_train_epochs": 0,
 }
 
+SHORT_NAMES: Mapping[str, str] = {
+    "lr": "learning_rate",
+    "batch_size": "per_device_train_batch_size",
+    "accumulation_steps": "gradient_accumulation_steps",
+    "epochs": "num_train_epochs",
+    "steps": "max_steps",
+    "warmup": "warmup_steps",
+    "scheduler": "lr_scheduler_type",
+    "grad_clip": "max_grad_norm",
+}
+"""Names of other trainers for settings, and the setting of TrainingArguments that they mean."""
+
 _MORE_TYPES: Mapping[str, tuple[str, ...]] = {"fsdp": ("bool",)}
 """Types that a setting accepts according to its documentation, but not its annotation."""
 
@@ -120,7 +133,8 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
     checked = {}
     for key, value in raw.items():
         if key not in known:
-            raise unknown(key, known, "setting of transformers.TrainingArguments", where)
+            what, meant = "setting of transformers.TrainingArguments", SHORT_NAMES.get(key)
+            raise unknown(key, known, what, where, meant)
         types = (*_MORE_TYPES.get(key, ()), *known[key].types)
         checked[str(key)] = _check(types, value, f"{where}.{key}")
         only, why = ONLY.get(key, (value, ""))
@@ -144,6 +158,35 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
             "num_train_epochs above 0."
         )
     return checked
+
+
+def step_notes(
+    trainer: Mapping[str, Any], every_steps: int | None = None, rows: int | None = None
+) -> list[str]:
+    """Return a note for each setting in steps that the training is too short for.
+
+    Args:
+        trainer: Settings for TrainingArguments.
+        every_steps: The setting ``evaluate.every_steps``.
+        rows: Number of training rows, which determines the steps of epochs; None if unknown.
+    """
+    steps, source = int(trainer.get("max_steps") or -1), "trainer.max_steps"
+    if steps < 1 and rows:
+        batches = math.ceil(rows / trainer.get("per_device_train_batch_size", 8))
+        per_epoch = math.ceil(batches / trainer.get("gradient_accumulation_steps", 1))
+        steps = math.ceil(trainer.get("num_train_epochs", 3) * per_epoch)
+        source = "on one device"
+    notes, of = [], f"the training has {steps:,} steps ({source})"
+    if 0 < steps <= (warmup := trainer.get("warmup_steps") or 0):
+        notes.append(
+            f"trainer.warmup_steps is {warmup:g}, and {of}: the learning rate does not reach "
+            "trainer.learning_rate."
+        )
+    limits = {f"trainer.{name}": trainer.get(name) for name in ("logging_steps", "save_steps")}
+    for name, every in {**limits, "evaluate.every_steps": every_steps}.items():
+        if 0 < steps < (every or 0):
+            notes.append(f"{name} is {every:g}, and {of}: this is done only after the last step.")
+    return notes
 
 
 def deepspeed_settings() -> dict[str, Path]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from mm_numeric import __version__
 from mm_numeric.answers import Shape
+from mm_numeric.geometry.coordinate_range import TOLERANCE_PX, CoordinateRange
 from mm_numeric.geometry.row_shapes import clipped, read_box, read_polygon
 from mm_numeric.importers.importer import (
     DeclaredClasses,
@@ -36,7 +37,6 @@ from mm_numeric.io.log import logger, progress
 from mm_numeric.registry import TASK_OF_FORMAT, task_of_row
 
 _SHAPES = {"box", "box_xywh", "polygon"}
-_TOLERANCE_PX = 1.0  # rounded annotations may be outside the image by this much; frames accept it
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,7 @@ def prepare(
         "counts": dict(counts),
         "labels": objects,
         "left_out": dict(sorted(found.skipped.items())),
+        "note": found.coordinates.frame_note() or found.coordinates.outside_note(),
         "reasons": _reasons(found.invalid),
         "bad_lines": [line._asdict() for line in found.invalid],
     }
@@ -130,6 +131,7 @@ class _Counted:
         self.counts, self.labels, self.tasks, self.skipped = (Counter[str]() for _ in range(4))
         self.declared: dict[str, int] = {}
         self.invalid: list[InvalidLine] = []
+        self.coordinates = CoordinateRange()
 
     def lines(self, items: Iterable[ImportedItem]) -> Iterator[bytes]:
         """Yield the valid rows as lines of JSON."""
@@ -191,15 +193,50 @@ class _Counted:
         size = fields.get("width"), fields.get("height")
         if self._clip and size[0] is None:
             raise InvalidRowError("image", "--clip needs the size of the image; give --images.")
-        outside, kept = _count_outside(fields, size, clip=self._clip), []
+        outside, kept = self._outside_of(fields, size), []
         for i, instance in enumerate(fields.get("instances") or ()):
             try:
-                outside += _count_outside(instance, size, clip=self._clip)
+                outside += self._outside_of(instance, size)
                 kept.append(instance)
             except InvalidRowError as error:
                 self._add_invalid(error.at(f"{where}, instances.{i}", of_object=True))
         if fields.get("instances"):
             fields["instances"] = kept
+        return outside
+
+    def _outside_of(self, holder: dict[str, Any], size: tuple[Any, Any]) -> int:
+        """Count the boxes and polygons of a row or an object that extend beyond the image.
+
+        With ``clip``, these shapes are also clipped, in place. Without it, shapes that extend
+        beyond the image by at most one pixel are not counted. ``size`` is (width, height) or Nones.
+        """
+        outside = 0
+        # In rows from a table, fields that a row does not use are null.
+        names = [name for name in _SHAPES & set(holder) if holder[name] is not None]
+        for name in names if size[0] is not None else ():
+            xywh = name == "box_xywh"
+            with invalid_as(name):  # a field that the task does not read, so did not check
+                shape: Shape = (
+                    read_polygon(holder[name], name)
+                    if name == "polygon"
+                    else read_box(holder[name], name, xywh=xywh)
+                )
+            self.coordinates.add(shape, size)
+            edge = 0.0 if self._clip else TOLERANCE_PX
+            spread = zip(*shape.points, strict=True)
+            if all(
+                -edge <= min(own) and max(own) <= most + edge
+                for own, most in zip(spread, size, strict=True)
+            ):
+                continue
+            outside += 1
+            if self._clip:
+                with invalid_as(name):
+                    inside = clipped(shape, *size)
+                numbers = [coordinate for point in inside.points for coordinate in point]
+                if xywh:
+                    numbers[2:] = numbers[2] - numbers[0], numbers[3] - numbers[1]
+                holder[name] = round_coordinates(numbers)
         return outside
 
     def _count_objects(self, fields: Mapping[str, Any]) -> None:
@@ -263,43 +300,6 @@ def _no_rows(inputs: Sequence[Path], counted: _Counted) -> Exception:
 
 def _exists(path: Path) -> ValueError:
     return ValueError(f"{path} exists; name another file, or replace it with --force.")
-
-
-def _count_outside(holder: dict[str, Any], size: tuple[Any, Any], *, clip: bool) -> int:
-    """Count the boxes and polygons of a row or an object that extend beyond the image.
-
-    With ``clip``, these shapes are also clipped, in place. Without it, shapes that extend beyond
-    the image by at most one pixel are not counted. ``size`` is (width, height), or has None.
-    """
-    width, height = size
-    outside = 0
-    # In rows from a table, fields that a row does not use are null.
-    names = [name for name in _SHAPES & set(holder) if holder[name] is not None]
-    for name in names if width is not None else ():
-        xywh = name == "box_xywh"
-        shape: Shape
-        with invalid_as(name):  # a field that the task does not read, so did not check
-            if name == "polygon":
-                shape = read_polygon(holder[name], name)
-            else:
-                shape = read_box(holder[name], name, xywh=xywh)
-        tolerance = 0.0 if clip else _TOLERANCE_PX
-        if all(
-            -tolerance <= x <= width + tolerance and -tolerance <= y <= height + tolerance
-            for x, y in shape.points
-        ):
-            continue
-        outside += 1
-        if clip:
-            try:
-                inside = clipped(shape, width, height)
-            except ValueError as error:
-                raise InvalidRowError(name, f"{error}.") from error
-            numbers = [coordinate for point in inside.points for coordinate in point]
-            if xywh:
-                numbers[2:] = numbers[2] - numbers[0], numbers[3] - numbers[1]
-            holder[name] = round_coordinates(numbers)
-    return outside
 
 
 def _options(importer: Any) -> dict[str, Any]:

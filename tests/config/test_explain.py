@@ -32,6 +32,12 @@ def test_a_setting_of_the_trainer(capsys):
     )
 
 
+@pytest.mark.parametrize("key", ["lr", "trainer.lr"])
+def test_the_name_of_another_trainer(key):
+    with pytest.raises(ValueError, match=r"'trainer\.learning_rate'\? Nearest of \d+: trainer\.le"):
+        explain(key)
+
+
 def test_a_section_and_a_source_of_a_list():
     for key in ("data.train", "data.train.0"):
         titles = [line for line in explain(key).splitlines() if line and line[0] != " "]

@@ -4,12 +4,16 @@ import dataclasses
 
 import pytest
 
+from mm_numeric.cli import main as cli
+from mm_numeric.config.reader import read_config
 from mm_numeric.config.trainer_settings import (
     NO_DEFAULT,
     check_trainer_settings,
+    step_notes,
     trainer_defaults,
     trainer_settings,
 )
+from mm_numeric.evaluation.check_data.check import check_data
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +80,8 @@ def test_right_settings_are_handed_on_unchanged(settings):
             r"^t: there is no setting of transformers\.TrainingArguments 'learning_rat'\. "
             r"Did you mean 'learning_rate'\? Nearest of \d+: learning_rate, \w+, \w+\.$",
         ),
-        ({"batch_size": 1}, r"per_device_eval_batch_size, per_device_train_batch_size\.$"),
-        ({"lr": 1}, r"'lr'\. Nearest of \d+: lr_scheduler_kwargs, lr_scheduler_type, \w+\.$"),
+        ({"batch_size": 1}, r"Did you mean 'per_device_train_batch_size'\? Nearest of \d+: "),
+        ({"lr": 1}, r"'lr'\. Did you mean 'learning_rate'\? Nearest of \d+: learning_rate, lr_sch"),
         ({"learning_rate": "1e-5"}, r"^t\.learning_rate: '1e-5' is not a number\. .* 1\.0e-5\.$"),
         ({"learning_rate": None}, r"^t\.learning_rate: None is not a number\."),
         ({"learning_rate": float("nan")}, r"^t\.learning_rate: nan is not a number\."),
@@ -106,3 +110,42 @@ def test_right_settings_are_handed_on_unchanged(settings):
 def test_wrong_settings_are_one_sentence(settings, message):
     with pytest.raises(ValueError, match=message):
         check_trainer_settings(settings, "t")
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "every", "names"),
+    [
+        ({"max_steps": 40, "warmup_steps": 50}, None, None, ["trainer.warmup_steps is 50, and"]),
+        ({"max_steps": 40, "warmup_steps": 40}, None, None, ["trainer.warmup_steps is 40, and"]),
+        ({"max_steps": 40, "warmup_steps": 0.1}, None, 40, []),
+        ({"max_steps": 40, "warmup_steps": 39, "logging_steps": 40, "save_steps": 40}, 1, 40, []),
+        (
+            {"max_steps": 40, "logging_steps": 41, "save_steps": 500}, None, 50,
+            ["trainer.logging_steps is 41", "trainer.save_steps is 500", "evaluate.every_steps is"],
+        ),
+        ({"warmup_steps": 50}, None, None, []),  # epochs of an unknown number of rows
+        # 17 rows in batches of 4 are 5 batches, so 3 steps an epoch and 8 in 2.5 epochs.
+        (
+            {"warmup_steps": 8, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2,
+             "num_train_epochs": 2.5, "save_steps": 8}, 17, 9,
+            ["trainer.warmup_steps is 8, and the training has 8 steps (on one device): the "
+             "learning rate does not reach trainer.learning_rate.", "evaluate.every_steps is 9"],
+        ),
+    ],
+)  # fmt: skip
+def test_settings_that_the_training_is_too_short_for(settings, rows, every, names):
+    found = step_notes(settings, every, rows)
+    assert len(found) == len(names)
+    assert all(text.startswith(name) for text, name in zip(found, names, strict=True))
+
+
+def test_the_commands_name_a_warm_up_that_is_too_long(capsys, tmp_path):
+    words = ["trainer.max_steps=10", "compare.warm_start.max_steps=20", "trainer.save_steps=10"]
+    assert cli.main(["check", "clock_tiny", *words]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if "# Note: " in line]
+    assert [note.split()[2] for note in notes] == [
+        "trainer.warmup_steps", "trainer.logging_steps", "compare.warm_start.warmup_steps",
+    ]  # fmt: skip
+    rows = [f"data.{name}.synthetic.rows=8" for name in ("train", "test")]
+    config = read_config("clock_tiny", [*rows, f"data.cache={tmp_path}", "trainer.max_steps=10"])
+    assert check_data(config).notes[0].startswith("trainer.warmup_steps is 20, and the training")

@@ -232,6 +232,22 @@ def test_boxes_outside_are_counted_and_cut_only_if_asked(tmp_path):
     assert boxes == [[0, 1, 49.5, 51], [600, 1, 640, 51], [0, 0, 640, 10]]
 
 
+@pytest.mark.parametrize(
+    ("boxes", "note"),
+    [
+        ([[300, 200, 400, 300], [9, 9, 30, 40]], "[x1, y1, x2, y2] was read as [x, y, width, heig"),
+        ([[0.1, 0.2, 0.5, 0.4]], "All coordinates are from 0 to 1, whatever the size of the image"),
+        ([[i, i, 30, 30] for i in range(0, 970, 30)], "All coordinates are from 0 to 1000, whate"),
+        ([[1, 2, 300, 400], [5, 6, 30, 40]], ""),
+    ],
+)
+def test_boxes_of_another_convention_are_named(capsys, tmp_path, boxes, note):
+    run(capsys, "coco", coco(tmp_path, *boxes), "--out", tmp_path / "rows.jsonl")
+    said = prepared(tmp_path / "rows.jsonl")["note"]
+    assert note in said
+    assert bool(note) == bool(said)
+
+
 def test_what_cannot_be_cut(tmp_path):
     out = tmp_path / "rows.jsonl"
     done = prepare("coco", Coco(), [coco(tmp_path, [700, 1, 50, 50])], out, clip=True)

@@ -221,6 +221,7 @@ def test_rows_without_images_are_looked_at_too(tmp_path):
             "data.test.synthetic.rows=20",
             "data.test.synthetic.seed=1",
             f"data.cache={tmp_path}",
+            "trainer.save_steps=400",
         ],
     )
     report = check_data(config)

@@ -6,8 +6,8 @@ from result_files import write_lines
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.evaluation.check_data.check import check_data
-from mm_numeric.evaluation.check_data.coordinate_range import CoordinateRange
 from mm_numeric.evaluation.check_data.text import report_text
+from mm_numeric.geometry.coordinate_range import CoordinateRange
 
 
 def check(folder, boxes, size=(640, 480), task="grounding", coordinates="qwen2_vl"):

@@ -13,7 +13,8 @@ _RELATIVE_TO = (1, 100, 1000, 1024)
 """Values that published data sets and models use for the right and bottom edge of every image."""
 
 _FEWEST = 20  # shapes needed to infer a range of coordinates; one shape is enough for 0 to 1
-_TOLERANCE_PX = 1.0  # a rounded annotation may be this far outside its image, as in ``Frame``
+TOLERANCE_PX = 1.0
+"""A rounded annotation may be this far outside its image, as in ``Frame``."""
 
 
 @dataclass
@@ -42,7 +43,7 @@ class CoordinateRange:
             box, (width, height) = around(shape), size_px
             self.shapes += 1
             beyond = max(-box.x1, -box.y1, box.x2 - width, box.y2 - height)
-            self.outside += beyond > _TOLERANCE_PX
+            self.outside += beyond > TOLERANCE_PX
             self.largest = max(self.largest[0], box.x2), max(self.largest[1], box.y2)
             self.shares = (
                 max(self.shares[0], box.x2 / width),
@@ -88,21 +89,25 @@ class CoordinateRange:
 
         ``step_px`` is the step between two coordinates, in pixels of the original image.
         """
-        if note := self.frame_note():
+        if note := self.frame_note() or self.outside_note():
             return note
-        if self.outside >= 0.2 * self.shapes > 0:
-            return (
-                f"{self.outside:,} of {self.shapes:,} shapes extend beyond their image, up to "
-                f"{self.shares[0]:.2f} times its width and {self.shares[1]:.2f} times its height. "
-                "The images may have been resized after they were annotated, or [x1, y1, x2, y2] "
-                "was read as [x, y, width, height]."
-            )
         if self.short_sides and median(self.short_sides) < 4 * step_px:
             return (
                 f"The median shape is {median(self.short_sides):.2g} pixels wide or high, and one "
                 f"step of the coordinates is {step_px:.2g} pixels of the original image. Use finer "
                 "coordinates (model.coordinates) or, if these are pixels of the resized image, "
                 "larger images (model.image_size)."
+            )
+        return ""
+
+    def outside_note(self) -> str:
+        """Return a note if at least a fifth of the shapes extend beyond their image, else ""."""
+        if self.outside >= 0.2 * self.shapes > 0:
+            return (
+                f"{self.outside:,} of {self.shapes:,} shapes extend beyond their image, up to "
+                f"{self.shares[0]:.2f} times its width and {self.shares[1]:.2f} times its height. "
+                "The images may have been resized after they were annotated, or [x1, y1, x2, y2] "
+                "was read as [x, y, width, height]."
             )
         return ""
 
