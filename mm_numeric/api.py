@@ -223,8 +223,17 @@ def calibrate(
     source = DataSource(path=str(data), images=None if images is None else str(images))
     out = folder / decoded_name(CALIBRATION_ANSWERS, rule)
     answer(folder, source, out, trust_remote_code=trust_remote_code, calibrates=True, **settings)
-    scores = score_answers(out, task_name=config.task_name, scorer=config.task.scorer, write=False)
-    found = fit_calibration(config, source, out, rule, scores.rows, scores.confidences)
+    try:
+        scores = score_answers(
+            out, task_name=config.task_name, scorer=config.task.scorer, write=False
+        )
+        found = fit_calibration(config, source, out, rule, scores.rows, scores.confidences)
+    except ValueError:  # no calibration follows: more rows need new answers
+        for path in out.parent.glob(f"*{out.name}*"):
+            path.unlink()
+        if not any(out.parent.iterdir()):
+            out.parent.rmdir()
+        raise
     found.write(folder)
     return found
 

@@ -110,7 +110,9 @@ def test_mistakes_are_one_sentence(run, capsys):
     write_lines(Path("few.jsonl"), rows[: FEWEST - 1] + rows[NEW:])
     found = error(*calibrate, "few.jsonl", "--decode", "median")
     assert f"few.jsonl: {FEWEST - 1} questions with a parseable answer are neither" in found
-    found = error(*calibrate, "new.jsonl", "--decode", "median")
+    assert not list(run.glob("calibration*"))
+    assert command(*calibrate, "new.jsonl", "--decode", "median") == 0
+    found = error(*calibrate, "few.jsonl", "--decode", "median")
     assert "contains predictions of another run, of other rows" in found
     assert command(*calibrate, "new.jsonl", "--decode", "mean") == 0
     found = error("predict", "--model", run, "--decode", "mean", "--mass", "0.5")
