@@ -18,6 +18,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,6 +102,7 @@ def joined_answers(
     )
     answers = list(found_answers)
     if rows.target_field is None:
+        fields, answers = _by_position(fields, answers, questions)
         pairs = _matched(answers, questions, predictions, rows.path, partial=source.partial)
     else:
         pairs = own_questions(answers, fields, rows)
@@ -181,6 +183,21 @@ def _warn_of_truncated_texts(predictions: Path, texts: Sequence[str]) -> None:
             "write .tsv or .json (VLMEvalKit: PRED_FORMAT=tsv).",
             *(predictions, truncated, LONGEST_CELL),
         )
+
+
+def _by_position(
+    fields: AnswerFields, answers: list[GeneratedText], questions: Mapping[str, Question]
+) -> tuple[AnswerFields, list[GeneratedText]]:
+    """Take the ids of a file of VLMEvalKit for positions if they are 0, 1 ... and no ids of rows.
+
+    VLMEvalKit counts the rows of a data set without the column ``index``.
+    """
+    positions = {str(position): position for position in range(len(questions))}
+    found = {answer.id for answer in answers}
+    if fields.id != "index" or found <= questions.keys() or found != positions.keys():
+        return fields, answers
+    renamed = [answer._replace(id=positions[str(answer.id)]) for answer in answers]
+    return replace(fields, id_is_position=True), renamed
 
 
 def _matched(

@@ -180,6 +180,25 @@ def test_each_tool_is_scored_without_options(tmp_path, tool, capsys):
     assert results["rows_from"] == str(path)
 
 
+@pytest.mark.parametrize(
+    ("ids", "says"),
+    [([1, 2, 3, 4], "position (index)"), (["a", "b", "c", "d"], "position (index)"),
+     ([0, 1, 2, 3], "id (index)"), ([0, 1, 2], "the id '3' is not in")],
+)  # fmt: skip
+def test_an_index_from_0_of_vlmevalkit_is_a_position_unless_it_is_an_id(
+    tmp_path, capsys, ids, says
+):
+    rows = [{"id": own, "image": "0.png", "time": f"{i + 1}:30"} for i, own in enumerate(ids)]
+    path = write_lines(tmp_path / "rows.jsonl", rows)
+    lines = [{"index": i, "prediction": text} for i, text in enumerate(TEXTS)]
+    answers = write_lines(tmp_path / "answers.jsonl", lines[::-1])
+    code = cli.main(["score", str(answers), "--rows", str(path), "--task", "clock"])
+    assert says in capsys.readouterr().err
+    assert code == (2 if len(ids) < 4 else 0)
+    if not code:
+        assert section(tmp_path)["metrics"]["exact"]["value"] == 0.5
+
+
 def test_predictions_may_have_whole_numbers_as_ids(tmp_path):
     rows = [{"id": i, "text": "7:05", "target": "7:05", "task": "clock"} for i in range(3)]
     scores = score(write_lines(tmp_path / "p.jsonl", rows), write=False)
