@@ -384,7 +384,10 @@ def _metrics_section(run: RunFiles, table: Table) -> Section:
         f"{' or are one group' * (drawn < rows)}."
     )
     if results["guesses"]:
-        text += " Guesses are computed without the image and the question."
+        text += (
+            " Guesses are computed without the image and the question. The constant answer is "
+            "another one for each metric: the best for it."
+        )
     if len(run.results) > 1:
         text += " There is a column for each decoding rule."
     text += " ↑ higher is better, ↓ lower is better."

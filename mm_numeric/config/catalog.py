@@ -1,5 +1,7 @@
 """List the tasks, families, losses, risks, rewards and configs that ship, for ``mm-numeric ls``."""
 
+from collections.abc import Mapping
+
 from mm_numeric.config.reader import CONFIGS
 from mm_numeric.config.trainer_settings import deepspeed_settings
 from mm_numeric.geometry.coordinates import COORDINATES
@@ -23,15 +25,19 @@ def shipped(*, everything: bool = False) -> str:
         )
     ]
     lines.append("objectives:")
-    lines += [f"  {name:<17} {summary}" for name, summary in SUMMARIES.items()]
-    others = {name: spec for name, spec in PRESETS.items() if name not in SUMMARIES}
-    if everything:
-        lines += [f"  {name:<17} {spec}" for name, spec in others.items()]
-    else:
+    others = {name: str(spec) for name, spec in PRESETS.items() if name not in SUMMARIES}
+    lines += _aligned({**SUMMARIES, **(others if everything else {})})
+    if not everything:
         lines.append(f"  and {len(others)} variants and controls: mm-numeric ls --all")
     lines.append("configs:")
-    for path in sorted(CONFIGS.glob("*.yaml")):
-        about = path.read_text(encoding="utf-8").partition("\n#\n")[0].replace("\n# ", " ")
-        lines.append(f"  {path.stem:<17} {about.lstrip('# ')}")
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(CONFIGS.glob("*.yaml"))}
+    abouts = {name: text.partition("\n#\n")[0].lstrip("# ") for name, text in texts.items()}
+    lines += _aligned({name: about.replace("\n# ", " ") for name, about in abouts.items()})
     lines.append(f"trainer.deepspeed: {', '.join(deepspeed_settings())}")
     return "\n".join(lines)
+
+
+def _aligned(texts: Mapping[str, str]) -> list[str]:
+    """Return a line for each name, with its text in a column of its own."""
+    width = max(map(len, texts))
+    return [f"  {name:<{width}}  {text}" for name, text in texts.items()]

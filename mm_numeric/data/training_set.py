@@ -70,7 +70,7 @@ class TrainingRows:
             raise without[0]
         for empty in without:
             reason = str(empty).partition("; give at least one")[0]
-            logger.warning("%s; its source is left out.", reason, extra=ONCE)
+            logger.warning("%s; its source is left out.", reason)
 
     def rows(self) -> list[Example]:
         """Return the loaded samples of all sources, each once ([] if they are streamed)."""
@@ -128,7 +128,7 @@ class TrainingRows:
         for name, value in counts.facts():
             logger.info("%s: %s", name, value, extra=ONCE)
         for warning in counts.warnings(too_long.objects):
-            logger.warning("%s", warning, extra=ONCE)
+            logger.warning("%s", warning)
 
     def _measure_all(self, collator: TrainingCollator) -> None:
         """Measure the samples, and raise ``TooLongError`` if one is too long for the model.

@@ -25,7 +25,7 @@ from mm_numeric.inference.chat_reply import (
     TryAgainError,
     read_reply,
 )
-from mm_numeric.io.log import ONCE, logger
+from mm_numeric.io.log import logger
 
 OPENAI_KEY = "OPENAI_API_KEY"
 """Environment variable with the API key. It may be unset if the server needs no key."""
@@ -141,7 +141,7 @@ class ChatClient:
             if attempt + 1 == self.attempts or failures[kind] == kind.most_attempts:
                 break
             if attempt == 1:
-                logger.warning("%s, 2 times; trying again", problem, extra=ONCE)
+                logger.warning("%s, 2 times; trying again", problem)
             if self.stopped.wait(max(min(self.wait_s * 2**attempt, _LONGEST_WAIT_S), cause.wait_s)):
                 break
         times = f", {failures.total()} times" if failures.total() > 1 else ""

@@ -20,7 +20,7 @@ from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.constrain import Constraint
 from mm_numeric.inference.decision_rules import Candidate
-from mm_numeric.io.log import ONCE, logger
+from mm_numeric.io.log import logger
 from mm_numeric.tasks.base import Task
 
 IN_A_ROW = 3
@@ -97,7 +97,7 @@ class ListLimits:
         except ValueError:  # the format has no text for such a shape or label
             found = None
         if getattr(found, "items", None) != tuple(answer.items[index] for index in kept):
-            logger.warning("an answer cannot be shortened and is kept: %.80r", text, extra=ONCE)
+            logger.warning("an answer cannot be shortened and is kept: %.80r", text)
             return None
         return Shortened(shorter, found, kept, ended_by)
 

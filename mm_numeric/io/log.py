@@ -34,7 +34,7 @@ NO_PREFIX = {"prefix": ""}
 """Value for the argument ``extra`` of a log call, to omit the prefix ``mm-numeric:``."""
 
 ONCE = {"once": True}
-"""Value for the argument ``extra`` of a log call, to write the message once in a comparison."""
+"""Value for ``extra`` of a log call below a warning, to write the message once in a comparison."""
 
 T = TypeVar("T")
 
@@ -123,14 +123,15 @@ def user_warnings_only() -> Iterator[None]:
 
 @contextmanager
 def without_repeats() -> Iterator[None]:
-    """Return a context in which each message with ``extra=ONCE`` is written once."""
+    """Return a context in which each warning, and message with ``extra=ONCE``, is written once."""
     logged = set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        repeated = "once" in record.__dict__ and text in logged
+        can_repeat = record.levelno != logging.WARNING and "once" not in record.__dict__
+        is_first = text not in logged
         logged.add(text)
-        return not repeated
+        return can_repeat or is_first
 
     logger.addFilter(is_new)
     try:
@@ -195,6 +196,10 @@ if not logger.handlers:
     logger.addHandler(_handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    # DeepSpeed writes this to stdout, before our output, whenever a machine has no GPU.
+    logging.getLogger("DeepSpeed").addFilter(
+        lambda record: "Setting accelerator to CPU" not in str(record.msg)
+    )
 
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -38,7 +38,7 @@ from typing import Any
 
 from mm_numeric.io.atomic_files import LockedError, locked
 from mm_numeric.io.files import read_json, sha256_of, stored_content, write_json
-from mm_numeric.io.log import ONCE, Waiting, logger
+from mm_numeric.io.log import Waiting, logger
 from mm_numeric.runs.folder import PREDICTIONS, RESULTS, SCORES, decoded_name
 
 VERSION = 1
@@ -138,7 +138,7 @@ def check_complete(rows: int, due: int | None, cure: str, *, partial: bool) -> N
         return
     if not partial:
         raise PartialError((rows, due), cure)
-    logger.warning("%s: the results are for these rows only.", rows_text(rows, due), extra=ONCE)
+    logger.warning("%s: the results are for these rows only.", rows_text(rows, due))
 
 
 def write_section(

@@ -1,6 +1,5 @@
 """Create the TrainingArguments and the trainer from a config."""
 
-import os
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -41,8 +40,6 @@ def training_arguments(config: Config) -> TrainingArguments:
     With a launcher such as torchrun, this also initialises the process group.
     """
     cpu = device_type() == "cpu"
-    if cpu:  # otherwise DeepSpeed, if installed, warns at each start that it found no accelerator
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     settings = {
         "dataloader_pin_memory": not cpu,
         "use_cpu": cpu,  # required with several ranks on CPUs

@@ -75,9 +75,11 @@ def test_ls_lists_everything(capsys):
     others = [name for name in PRESETS if name not in SUMMARIES]
     configs = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
     assert names == [*SUMMARIES, *others, *configs]
-    assert f"  ntil              {SUMMARIES['ntil']}" in lines
-    assert "  ntl_huber         1 ce + 0.3 (ntl_huber), balance fixed" in lines
-    assert "  ce_times_1.3      1.3 ce, balance fixed" in lines
+    assert f"  ntil                {SUMMARIES['ntil']}" in lines
+    assert "  ntl_huber           1 ce + 0.3 (ntl_huber), balance fixed" in lines
+    assert "  ce_times_1.3        1.3 ce, balance fixed" in lines
+    of_configs = [line for line in lines if line.startswith("  ") and line.split()[0] in configs]
+    assert len({re.match(r"  \S+ +", line).end() for line in of_configs}) == 1
     assert sum(line.endswith("prints the estimate for your rows).") for line in lines) == 3
     assert cli.main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()

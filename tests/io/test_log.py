@@ -1,5 +1,6 @@
 """Messages and progress bars on stderr: one line, once, on rank 0."""
 
+import logging
 import sys
 import warnings
 from concurrent.futures import Future
@@ -37,14 +38,22 @@ def test_only_rank_0_writes_unless_the_record_is_for_all(capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines() == lines
 
 
-def test_a_comparison_writes_the_same_table_once(capsys):
+def test_deepspeed_does_not_tell_a_machine_without_gpu_that_it_has_none():
+    library = logging.getLogger("DeepSpeed")
+    texts = ("Setting accelerator to CPU. If you have GPU or other accelerator, we ...", "other")
+    records = [library.makeRecord("DeepSpeed", 30, "", 1, text, (), None) for text in texts]
+    assert [bool(library.filter(record)) for record in records] == [False, True]
+
+
+def test_a_comparison_writes_the_same_table_and_warning_once(capsys):
     with without_repeats():
         for text in ("a", "b", "a"):
             logger.info(text, extra=ONCE)
             logger.info("step 1")
+            logger.warning("slow")
     logger.info("a", extra=ONCE)
     lines = [line.removeprefix("mm-numeric: ") for line in capsys.readouterr().err.splitlines()]
-    assert lines == ["a", "step 1", "b", "step 1", "step 1", "a"]
+    assert lines == ["a", "step 1", "slow", "b", "step 1", "step 1", "a"]
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def checked_rows(config: Config, family: Family, evaluated: Sequence[Example]) -
     if problems and not found:
         raise problems[0]
     for problem in problems:
-        logger.warning("row not evaluated: %s", problem, extra=ONCE)
+        logger.warning("row not evaluated: %s", problem)
     if found or config.predict.max_new_tokens is not None:
         check_questions(family, found, config.predict.new_tokens)
     return found
@@ -188,7 +188,7 @@ def check_test_rows(config: Config, loaded: Sequence[Example], trained: Training
         for own, other in product(listed(config.data.train), listed(config.data.test))
     )
     if is_same_file or only_known_questions(trained.rows(), tests):
-        logger.warning("%s", ONLY_KNOWN, extra=ONCE)
+        logger.warning("%s", ONLY_KNOWN)
 
 
 class EvaluationCallback(TrainerCallback):
