@@ -99,7 +99,6 @@ def prepare(
                 raise _exists(out)
             logger.info("%s has these rows already; its record, which was missing, is added.", out)
         record_path.unlink(missing_ok=True)
-    objects = {**found.declared, **dict(sorted(found.labels.items()))}  # declared classes first
     record = {
         "format": name,
         "version": importer.version,
@@ -107,13 +106,7 @@ def prepare(
         "options": {**_options(importer), "clip": clip},
         "inputs": checksums,
         "output": {"path": str(out), "sha256": digest.hexdigest()},
-        "task": _task_setting(found.tasks, [*objects]),
-        "counts": dict(counts),
-        "labels": objects,
-        "left_out": dict(sorted(found.skipped.items())),
-        "note": found.coordinates.frame_note() or found.coordinates.outside_note(),
-        "reasons": _reasons(found.invalid),
-        "bad_lines": [line._asdict() for line in found.invalid],
+        **found.record(),
     }
     if counts["rows"]:
         # The record is ASCII, because file names may not be valid UTF-8.
@@ -147,6 +140,19 @@ class _Counted:
                     yield self._line(*item)
                 except InvalidRowError as error:
                     self._add_invalid(error.at(item.where))
+
+    def record(self) -> dict[str, Any]:
+        """Return the counts and the invalid lines, for the record of the rows."""
+        objects = {**self.declared, **dict(sorted(self.labels.items()))}  # declared classes first
+        return {
+            "task": _task_setting(self.tasks, [*objects]),
+            "counts": dict(self.counts),
+            "labels": objects,
+            "left_out": dict(sorted(self.skipped.items())),
+            "note": self.coordinates.frame_note() or self.coordinates.outside_note(),
+            "reasons": _reasons(self.invalid),
+            "bad_lines": [line._asdict() for line in self.invalid],
+        }
 
     @property
     def lost_every_object(self) -> bool:
