@@ -5,10 +5,12 @@ import json
 import re
 import shlex
 import shutil
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from importing import SHARED
 from PIL import Image, ImageDraw
 from transformers import Qwen2_5_VLProcessor
 
@@ -26,6 +28,7 @@ _NAMES = (
     "refrigerator, book, clock, vase, scissors, teddy bear, hair drier, toothbrush"
 )
 NAMES = _NAMES.split(", ")
+PHOTOGRAPHS = Path(__file__).parent / "photographs"
 GAPS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 """Ids from 1 to 90 that COCO does not use."""
 IDS = [i for i in range(1, 91) if i not in GAPS]
@@ -89,6 +92,15 @@ QUICK = ["trainer.max_steps=2", "trainer.per_device_train_batch_size=2",
          "predict.max_new_tokens=24"]  # fmt: skip
 
 
+def lines_of(capsys, *words):
+    """Run a command, and return its lines."""
+    capsys.readouterr()
+    code = cli.main(list(words))
+    out, err = capsys.readouterr()
+    assert code == 0, out + err
+    return out.splitlines()
+
+
 @pytest.mark.slow
 def test_from_a_coco_file_to_the_program_of_the_card(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -96,13 +108,7 @@ def test_from_a_coco_file_to_the_program_of_the_card(tmp_path, monkeypatch, caps
     draw_coco_shaped(tmp_path, "val", 5, first_class=1)  # classes that no training row has
     Qwen2_5VL.make_tiny(tmp_path / "tiny", seed=0)
 
-    def run(*words):
-        """Run a command, and return its lines."""
-        capsys.readouterr()
-        code = cli.main(list(words))
-        out, err = capsys.readouterr()
-        assert code == 0, out + err
-        return out.splitlines()
+    run = partial(lines_of, capsys)
 
     def prepare(split):
         file = f"{split}.jsonl"
@@ -144,3 +150,33 @@ def test_from_a_coco_file_to_the_program_of_the_card(tmp_path, monkeypatch, caps
         shutil.copy(row["image"], "image.png")
         exec(begin + ask, found)
         assert found["text"] == row["text"].strip()
+
+
+@pytest.mark.slow
+def test_photographs_are_found_or_not_but_never_lost(tmp_path, monkeypatch, capsys):
+    """The photographs of the repository and, where they are, others of six sources."""
+    monkeypatch.chdir(tmp_path)
+    run, rows = partial(lines_of, capsys), Path("rows.jsonl")
+    coco = [str(PHOTOGRAPHS / "instances.json"), "--images", str(PHOTOGRAPHS)]
+    assert run("prepare", "coco", *coco, "--out", str(rows))[0] == "coco: 3 rows, 24 instances"
+    found = [
+        {**row, "image": str(PHOTOGRAPHS / row["image"])}
+        for row in map(json.loads, rows.read_text(encoding="utf-8").splitlines())
+    ]
+    if (SHARED / "photographs").is_dir():
+        folder = SHARED / "photographs"
+        lines = (folder / "test.jsonl").read_text(encoding="utf-8").splitlines()
+        others = map(json.loads, lines[:: len(lines) // 6])
+        found += [{**row, "image": str(folder / "images" / row["image"])} for row in others]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
+    tiny = ["detection_tiny", "data.train.path=rows.jsonl", "data.test.path=rows.jsonl",
+            "task.classes=[]", *QUICK,
+            "evaluate=null", "predict.max_new_tokens=440"]  # fmt: skip
+    assert run("check-data", *tiny)[-1] == "ready"
+    run("train", *tiny)
+    run("predict", "--model", "runs/detection_tiny")
+    head = run("score", "runs/detection_tiny/predictions.jsonl")[0]
+    assert head.startswith(f"{len(found)} rows, task detection; ")
+    run("report", "runs/detection_tiny")
+    page = Path("runs/detection_tiny/report.html").read_text(encoding="utf-8")
+    assert page.count("data:image") >= 3
