@@ -155,12 +155,12 @@ def small_bench() -> dict[str, Any]:
 
 
 def read_bench(path: Path) -> dict[str, Any]:
-    """Read the output of ``bench_losses.py --json``; of a sweep, its first size."""
+    """Read the output of ``bench_losses.py --json``."""
     try:
         bench = json.loads(path.read_text(encoding="utf-8"))
-        first = bench["points"][0]
-        return overhead(bench, first, bench["settings"]["forward"], first["results"])
-    except (json.JSONDecodeError, KeyError, IndexError, TypeError) as error:
+        settings = bench["settings"]
+        return overhead(bench, settings, settings["forward"], bench["results"])
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"--bench: {path} is not from bench_losses.py --json") from error
 
 

@@ -3,8 +3,6 @@
     python scripts/benchmarks/bench_losses.py   the targets, in about ten minutes
     python scripts/benchmarks/bench_losses.py --preset ntl_was ntil --forward
     python scripts/benchmarks/bench_losses.py --rows 512 --dtype bfloat16 --device cuda --compile
-    python scripts/benchmarks/bench_losses.py --sweep --json sweep.json
-    python scripts/benchmarks/bench_losses.py --sweep --rows 128 1024 --vocabulary 32000 151936
 
 One table per comparison: every preset with torch's CE (and with torch's CE plus ntloss, if the
 ntloss package has the term) from the logits of the supervised rows; every preset with torch's CE
@@ -21,7 +19,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
@@ -33,13 +30,6 @@ from _targets import at_target_size, targets
 
 from mm_numeric.registry import unknown
 
-DEFAULTS = {"vocabulary": [151936], "rows": [1024], "digits": [0.3]}
-SWEEP = {  # the first value is used while another axis is varied
-    "vocabulary": [151936, 32000, 65024, 262144],
-    "rows": [512, 128, 1024, 2048],
-    "digits": [0.3, 0.0, 0.1, 0.6],
-}
-SWEPT = ["ce", "ntl_was", "ntil", "ntil_soft"]
 MIB = 1 << 20
 
 
@@ -49,9 +39,9 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     setting = Setting(
-        vocabulary=options.vocabulary[0],
-        rows=options.rows[0],
-        digits=options.digits[0],
+        vocabulary=options.vocabulary,
+        rows=options.rows,
+        digits=options.digits,
         width=options.width,
         dtype=getattr(torch, options.dtype),
         device=torch.device(options.device),
@@ -60,21 +50,18 @@ def main() -> None:
     print("{machine}, {threads} threads, torch {torch}, {platform}, load {load}".format(**head))
     passes = "forward" if options.forward else "forward and backward"
     print(f"{options.dtype}; {passes}, median of {options.repeats} rounds\n")
-    if options.sweep:
-        points = sweep(setting, options)
-        found = []
-    else:
-        points = [point(setting, options)]
-        show(points[0]["results"], options)
-        meant = at_target_size(setting) and not options.forward
-        found = targets(points[0]["results"]) if meant else []
-        if found:
-            show_targets(found)
+    made = blocks(setting, options.preset, options.repeats, time_hidden=options.from_hidden)
+    if options.compile:
+        made += [compiled(block) for block in made]
+    results = measure(made, setting.device, backward=not options.forward, report=tell)
+    show(results, options)
+    found = targets(results) if at_target_size(setting) and not options.forward else []
+    if found:
+        show_targets(found)
     if options.json:
         settings = {k: v for k, v in vars(options).items() if k != "json"}
-        for each in points:
-            each["results"] = [result.summary() for result in each["results"]]
-        whole = {**head, "settings": settings, "points": points, "targets": found}
+        summaries = [result.summary() for result in results]
+        whole = {**head, "settings": settings, "results": summaries, "targets": found}
         options.json.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
@@ -83,18 +70,16 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, kind, what in (
-        ("vocabulary", int, "size of the vocabulary"),
-        ("rows", int, "supervised tokens in the step"),
-        ("digits", float, "share of digits among them, 0 to 0.75"),
+    for name, default, what in (
+        ("vocabulary", 151936, "size of the vocabulary"),
+        ("rows", 1024, "supervised tokens in the step"),
+        ("digits", 0.3, "share of digits among them, 0 to 0.75"),
+        ("width", 896, "width of the hidden states"),
+        ("repeats", 5, "timed rounds"),
     ):
         parser.add_argument(
-            f"--{name}",
-            type=kind,
-            nargs="+",
-            help=f"{what} (default: {DEFAULTS[name][0]}); several with --sweep",
+            f"--{name}", type=type(default), default=default, help=f"{what} (default: {default})"
         )
-    parser.add_argument("--sweep", action="store_true", help="vary each of these three in turn")
     parser.add_argument(
         "--preset", nargs="+", metavar="NAME", help="presets and terms to measure (default: all)"
     )
@@ -105,10 +90,6 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="time from_hidden too, with several objectives; slow on a CPU",
     )
-    parser.add_argument(
-        "--width", type=int, default=896, help="width of the hidden states (default: 896)"
-    )
-    parser.add_argument("--repeats", type=int, default=5, help="timed rounds (default: 5)")
     parser.add_argument(
         "--threads", type=int, help="number of CPU threads (default: that of torch)"
     )
@@ -133,19 +114,15 @@ def arguments() -> argparse.Namespace:
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Set defaults, and exit with an error for invalid options."""
-    for name, values in (SWEEP if options.sweep else DEFAULTS).items():
-        setattr(options, name, getattr(options, name) or values)
-        if len(getattr(options, name)) > 1 and not options.sweep:
-            parser.error(f"--{name} takes one value without --sweep")
-    options.preset = options.preset or (SWEPT if options.sweep else known_names())
+    options.preset = options.preset or known_names()
     for name in options.preset:
         if name not in known_names():
             parser.error(str(unknown(name, known_names(), "preset", "--preset")))
-    if min(options.vocabulary) < 100 or min(options.rows) < 4:
+    if options.vocabulary < 100 or options.rows < 4:
         parser.error("--vocabulary must be >= 100 and --rows >= 4")
     if min(options.repeats, options.width) < 1 or (options.threads or 1) < 1:
         parser.error("--repeats, --width and --threads must be >= 1")
-    if not 0 <= min(options.digits) <= max(options.digits) <= 0.75:
+    if not 0 <= options.digits <= 0.75:
         parser.error("--digits must be 0 to 0.75: text separates numbers of three digits")
     if options.device.split(":")[0] not in ("cpu", "cuda"):
         parser.error(f"--device is cpu or cuda, not {options.device!r}")
@@ -157,62 +134,9 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error(f"--json: there is no folder {options.json.absolute().parent}")
 
 
-def point(setting: Setting, options: argparse.Namespace) -> dict[str, object]:
-    """Measure all contenders at one size."""
-    made = blocks(setting, options.preset, options.repeats, time_hidden=options.from_hidden)
-    if options.sweep:
-        made = [block for block in made if block.title == FULL]
-    if options.compile:
-        made += [compiled(block) for block in made]
-    results = measure(made, setting.device, backward=not options.forward, report=tell)
-    return {
-        "vocabulary": setting.vocabulary,
-        "rows": setting.rows,
-        "digits": setting.digits,
-        "results": results,
-    }
-
-
-def sweep(setting: Setting, options: argparse.Namespace) -> list[dict[str, object]]:
-    """Vary one axis at a time, and print the time per row."""
-    points: dict[Setting, dict[str, object]] = {}
-    for axis in SWEEP:
-        settings = [replace(setting, **{axis: v}) for v in sorted(getattr(options, axis))]
-        for each in settings:
-            if each not in points:
-                points[each] = point(each, options)
-        fixed = [f"{name} {getattr(setting, name):,}" for name in SWEEP if name != axis]
-        print(f"{axis}, at {' and '.join(fixed)}: microseconds a row, x CE, peak x logits\n")
-        print_sweep(axis, [points[each] for each in settings], setting.dtype.itemsize)
-    return list(points.values())
-
-
-def print_sweep(axis: str, points: Sequence[dict[str, object]], itemsize: int) -> None:
-    """Print one line per contender and three columns per size."""
-    header = [axis]
-    lines: dict[tuple[str, bool], list[str]] = {}
-    for each in points:
-        header += [f"{each[axis]:,}", "x CE", "peak"]
-        for result in each["results"]:
-            logits = each["rows"] * each["vocabulary"] * itemsize
-            lines.setdefault((result.name, result.compiled), []).extend(
-                [
-                    f"{1000 * result.median_milliseconds / each['rows']:.0f}",
-                    f"{result.ratio:.2f}",
-                    f"{result.peak_bytes / logits:.2f}",
-                ]
-            )
-    named = [
-        [name + (", compiled" if is_compiled else ""), *cells]
-        for (name, is_compiled), cells in lines.items()
-    ]
-    print("\n".join(table(header, named)), end="\n\n")
-
-
 def show(results: Sequence[Result], options: argparse.Namespace) -> None:
     """Print one table per comparison."""
-    size = f"{options.rows[0]:,} rows, vocabulary {options.vocabulary[0]:,}"
-    size += f", {options.digits[0]:.0%} digits"
+    size = f"{options.rows:,} rows, vocabulary {options.vocabulary:,}, {options.digits:.0%} digits"
     for title in dict.fromkeys(result.block for result in results):
         mine = [result for result in results if result.block == title and not result.compiled]
         fast = [result for result in results if result.block == title and result.compiled]
