@@ -1,8 +1,8 @@
-"""Section batches: padding-free batches, and the cache of image features.
+"""Sections images and batches: workers, padding-free batches, and the cache of image features.
 
 A Qwen2.5-VL with random weights and LoRA on its language model is trained on rows with an image.
 Times are those between the ends of two steps, so that they include the collator. On a CPU they are
-the time that the processor spends, which other processes change less.
+the time that the processor spends, which other processes change less, except with workers.
 """
 
 import random
@@ -20,13 +20,12 @@ import torch
 from _gpu_facts import installed_version
 from _gpu_jobs import Job, NotAvailableError, Record
 from _gpu_model import make_model, qwen2_5_vl
-from _gpu_training import LORA_LAYERS, settings
+from _gpu_training import LORA_LAYERS, make_family, settings
 from peft import LoraConfig, get_peft_model
 from PIL import Image
 from transformers import (
     PrinterCallback,
     Qwen2_5_VLConfig,
-    Qwen2VLImageProcessorPil,
     TrainerCallback,
 )
 from transformers import TrainingArguments as Arguments
@@ -34,10 +33,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from mm_numeric.answers import Example, Number
 from mm_numeric.config.modules import ModulesConfig, ModuleSettings
-from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
-from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.models.parameter_groups import ModelModules
@@ -49,6 +45,7 @@ from mm_numeric.training.vision_features import make_vision_cache
 FLASH = "padding-free, flash_attention_2"
 PADDING = ("padded", "padded, grouped by length", "padding-free, sdpa", FLASH)
 CACHE = ("without a cache", "data.vision_cache")
+WORKERS = ("0 workers", "4 workers", "8 workers")
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,9 @@ class Size:
     longest: int
     side_px: int
     """Width and height of an image."""
+
+    most_pixels: int = 1 << 24
+    """Images with more pixels are made smaller."""
 
     epochs: int = 2
     """Epochs of training, of which the last is measured."""
@@ -106,6 +106,29 @@ def jobs(device: str, toy: bool) -> list[Job]:
     ]  # type: ignore[list-item]
 
 
+def image_jobs(device: str, toy: bool) -> list[Job]:
+    """Return the job of JPEGs that 0 to 8 workers decode."""
+    size = replace(size_of(toy), shortest=24, longest=24)
+    size = size if toy else replace(size, rows=32, side_px=1000)
+    return [
+        Job(
+            title=f"{size.title}, JPEGs of {size.side_px:,} x {size.side_px:,} pixels",
+            names=WORKERS,
+            function=measure_images,
+            options={"size": size, "device": device},
+            seconds=60,
+            shared_process=toy,
+        )
+    ]
+
+
+def measure_images(name: str, *, size: Size, device: str) -> Record:
+    """Return the time of a step with a number of workers of the data loader."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(size, device, Path(folder), "sdpa")
+        return run.train(run.collator, dataloader_num_workers=int(name.split()[0]))
+
+
 def measure_padding(name: str, *, size: Size, device: str) -> Record:
     """Return the time of a step and the tokens per second of one kind of batches."""
     attention = "flash_attention_2" if name == FLASH else "sdpa"
@@ -131,10 +154,7 @@ class Run:
     def __init__(self, size: Size, device: str, folder: Path, attention: str) -> None:
         """Create the model and the rows; ``folder`` gets the images."""
         self.size, self.device, self.folder, self.attention = size, device, folder, attention
-        side = {"shortest_edge": 28**2, "longest_edge": 4 * size.side_px**2}
-        processor = Qwen2VLImageProcessorPil(patch_size=14, merge_size=2, size=side)
-        family = Qwen2_5VL(tiny_qwen2_tokenizer(), processor, ModelConfig(name="tiny"))
-        config = size.model
+        family, config = make_family(size.most_pixels), size.model
         config.image_token_id = family.image_id
         config.vision_start_token_id, config.vision_end_token_id, config.video_token_id = (
             family.token_id(f"<|{name}|>") for name in ("vision_start", "vision_end", "video_pad")
@@ -166,7 +186,7 @@ class Run:
 
     def train(self, collate: Callable[..., Any], **options: Any) -> Record:
         """Train, and return the times of the last epoch."""
-        clock = Clock(self.device)
+        clock = Clock(self.device, is_wall="dataloader_num_workers" in options)
         trainer = NumericTrainer(
             model=self.model,
             args=self._arguments(**options),
@@ -187,6 +207,7 @@ class Run:
             "seconds_per_step": seconds,
             "first_epoch_seconds": (clock.times[steps] - clock.times[0]) / steps,
             "tokens_per_second": sum(trainer.lengths) / sum(seconds),
+            "rows_per_second": self.size.rows / sum(seconds),
             "peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
             "loss": statistics.fmean(losses),
         }
@@ -202,15 +223,16 @@ class Run:
 class Clock(TrainerCallback):
     """Records when training begins and when each step ends."""
 
-    def __init__(self, device: str) -> None:
-        """Set the device, which the clock waits for."""
+    def __init__(self, device: str, *, is_wall: bool) -> None:
+        """Set the device, which the clock waits for, and whether a CPU's clock is the wall's."""
         self.on_gpu, self.times = device == "cuda", list[float]()
+        self.now = time.perf_counter if self.on_gpu or is_wall else time.process_time
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         """Record the time."""
         if self.on_gpu:
             torch.cuda.synchronize()
-        self.times.append(time.perf_counter() if self.on_gpu else time.process_time())
+        self.times.append(self.now())
 
     on_step_end = on_train_begin
 
@@ -221,9 +243,9 @@ def _rows(size: Size, folder: Path) -> Sequence[Example]:
     ratio = size.longest / size.shortest
     examples = []
     for i in range(size.rows):
-        file = folder / f"{i}.png"
-        pixels = generator.randbytes(3 * size.side_px**2)
-        Image.frombytes("RGB", (size.side_px, size.side_px), pixels).save(file)
+        file = folder / f"{i}.jpg"
+        coarse = Image.frombytes("RGB", (16, 16), generator.randbytes(3 * 16**2))
+        coarse.resize((size.side_px, size.side_px), Image.Resampling.BICUBIC).save(file)
         words = round(size.shortest * ratio ** (i / max(size.rows - 1, 1)))
         row = {"id": str(i), "image": file, "prompt": " the" * words, "where": f"row {i}"}
         examples.append(Example(answer=Number(str(i)), **row))  # type: ignore[arg-type]

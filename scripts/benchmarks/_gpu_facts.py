@@ -19,7 +19,7 @@ PACKAGES = (
     "triton",
     "liger-kernel",
     "cut-cross-entropy",
-    "ms-swift",
+    "flash-attn",
 )
 NOT_INSTALLED = "not installed"
 

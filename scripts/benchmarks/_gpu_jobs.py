@@ -30,7 +30,7 @@ from PIL import Image
 
 OK, NO_MEMORY, UNAVAILABLE, FAILED = "ok", "out of memory", "not available", "failed"
 LONGEST_REASON = 300
-PRELOADED = ["_gpu_batches", "_gpu_losses", "_gpu_training", "_gpu_works",
+PRELOADED = ["_gpu_answers", "_gpu_batches", "_gpu_losses", "_gpu_training", "_gpu_works",
              "mm_numeric.training.run",
              "mm_numeric.inference.generate", "deepspeed", "trl.trainer.sft_trainer",
              "deepspeed.runtime.zero.muon.muon_optimizer"]  # torch._inductor  # fmt: skip
@@ -48,9 +48,9 @@ def without_package(module: str, package: str, device: str, *, kernels: bool = F
 
     ``kernels`` is True for a package whose kernels need a GPU.
     """
-    if find_spec(module) is None:
-        return f"{package} is not installed"
-    return f"the kernels of {package} need a GPU" if kernels and device == "cpu" else ""
+    if kernels and device == "cpu":
+        return f"the kernels of {package} need a GPU"
+    return "" if find_spec(module) else f"{package} is not installed"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Section losses: one step of each loss, from logits and from hidden states.
+"""Sections hardware and losses: one step of each loss, from logits and from hidden states.
 
 Axes    n supervised rows, v vocabulary, d width of the model
 """
@@ -9,14 +9,21 @@ from dataclasses import dataclass
 
 import torch
 from _bench import Setting, objective_of
+from _gpu_before import CrossEntropy, LinearCrossEntropy
 from _gpu_jobs import Job, Record, without_package
-from _measure import milliseconds_cpu, milliseconds_cuda, peak_cpu, peak_cuda, waits_cuda
-from torch import Tensor
+from _measure import (
+    milliseconds_cpu,
+    milliseconds_cuda,
+    peak_cpu,
+    peak_cuda,
+    waits_cuda,
+)
+from torch import Tensor, nn
 from torch.nn import functional
 
-OURS = ("ce", "ntl_was", "ntil")
+OURS = ("ce", "ntil")
 WARM_UP = 2  # the first step compiles kernels, the second runs what was tuned
-REPEATS = 10
+REPEATS = 5
 
 Step = Callable[..., Tensor]
 
@@ -33,13 +40,42 @@ class Batch:
     """Labels [n] on the device."""
 
 
+def hardware_jobs(device: str, toy: bool) -> list[Job]:
+    """Return the job that measures what the GPU can do: a copy and a large product."""
+    options = {"size": 1 << (8 if toy else 13), "device": device}
+    return [Job(title="hardware", names=("copy", "product"), function=measure_hardware,
+                options=options, seconds=30, shared_process=True)]  # fmt: skip
+
+
+def measure_hardware(name: str, *, size: int, device: str) -> Record:
+    """Return the time of a bf16 copy of 64 ``size`` by ``size`` numbers, or of a square product."""
+    matrix = torch.randn(64 if name == "copy" else 1, size, size, device=device).bfloat16()
+    out = torch.empty_like(matrix)
+    clock = milliseconds_cuda if device == "cuda" else milliseconds_cpu
+    run = (
+        (lambda: out.copy_(matrix))
+        if name == "copy"
+        else lambda: torch.bmm(matrix, matrix, out=out)
+    )
+    times = [clock(run) for _ in range(WARM_UP + 20)][WARM_UP:]  # type: ignore[arg-type]
+    work = {"nbytes": 2 * matrix.nbytes} if name == "copy" else {"operations": 2 * size**3}
+    return {"milliseconds": times, **_rates(statistics.median(times), **work)}
+
+
+def _rates(milliseconds: float, *, nbytes: float = 0, operations: float = 0) -> Record:
+    """Return GB/s and TFLOP/s; without the one of which nothing is counted."""
+    found = {"gb_per_second": nbytes / milliseconds / 1e6,
+             "tflops": operations / milliseconds / 1e9}  # fmt: skip
+    return {name: rate for name, rate in found.items() if rate}
+
+
 def jobs(device: str, toy: bool) -> list[Job]:
     """Return one job for each number of rows and each input of the loss."""
-    sizes = (16,) if toy else (1024, 8192, 32768)
+    sizes = (16,) if toy else (8192, 32768)
     shape = {"vocabulary": 1000, "width": 64} if toy else {"vocabulary": 151936, "width": 3584}
     found = []
     for rows in sizes:
-        for title, names, inputs in (
+        for title, table, inputs in (
             ("from logits", FROM_LOGITS, "logits"),
             ("from hidden states, head trained", FROM_HIDDEN, "hidden, head"),
             ("from hidden states, head frozen", FROM_HIDDEN, "hidden"),
@@ -47,7 +83,7 @@ def jobs(device: str, toy: bool) -> list[Job]:
             found.append(
                 Job(
                     title=f"{rows:,} supervised tokens, {title}",
-                    names=tuple(names),
+                    names=tuple(table),
                     function=measure,
                     options={**shape, "rows": rows, "inputs": inputs, "device": device},
                     unavailable=unavailable(device),
@@ -64,7 +100,9 @@ def measure(
     """Return time, peak memory and waits of a step, forward and backward, and its loss.
 
     ``inputs`` names the tensors that get a gradient: ``logits``, ``hidden``, or both ``hidden`` and
-    ``head``. Everything is bf16, as in a training step under autocast.
+    ``head``. Everything is bf16, as in a training step under autocast. From logits, GB/s counts 6
+    bytes a logit: read once, then read and written once. From hidden states, TFLOP/s counts the
+    products that cannot be saved: logits and gradients.
     """
     torch.manual_seed(0)
     setting = Setting(
@@ -78,7 +116,11 @@ def measure(
     batch = Batch(setting=setting, wanted=wanted, labels=wanted.to(device))
     step = (FROM_LOGITS if inputs == "logits" else FROM_HIDDEN)[name](batch)
     tensors = make_inputs(setting, inputs)
-    return measure_step(lambda: step(*tensors), tensors, device)
+    found = measure_step(lambda: step(*tensors), tensors, device)
+    products = {"logits": 0, "hidden": 2, "hidden, head": 3}[inputs]
+    size = rows * vocabulary
+    work = {"operations": 2.0 * products * size * width} if products else {"nbytes": 6.0 * size}
+    return {**found, **_rates(found["median_milliseconds"], **work)}  # type: ignore[arg-type]
 
 
 def make_inputs(setting: Setting, inputs: str) -> tuple[Tensor, ...]:
@@ -97,9 +139,9 @@ def measure_step(step: Callable[[], Tensor], tensors: tuple[Tensor, ...], device
     def whole_step() -> None:
         for tensor in tensors:
             tensor.grad = None
-        losses[:] = [step()]
-        losses[0].backward()
-        losses[0] = losses[0].detach()
+        loss = step()
+        loss.backward()
+        losses.append(loss.detach())
 
     def free(found: object) -> object:
         for tensor in tensors:
@@ -123,7 +165,7 @@ def measure_step(step: Callable[[], Tensor], tensors: tuple[Tensor, ...], device
     }
 
 
-# -- from logits ----------------------------------------------------------------------------------
+# -- losses; to add one, add a line to FROM_LOGITS or FROM_HIDDEN ---------------------------------
 
 
 def _torch_from_logits(batch: Batch) -> Step:
@@ -131,38 +173,41 @@ def _torch_from_logits(batch: Batch) -> Step:
     return lambda logits: functional.cross_entropy(logits.float(), batch.labels)
 
 
-def _ours_from_logits(preset: str) -> Callable[[Batch], Step]:
-    """Return the step of an objective from logits."""
-
-    def make(batch: Batch) -> Step:
-        made = objective_of(preset, batch.setting)
-        spans = made.spans(batch.wanted[None]).to(batch.setting.device)
-        return lambda logits: made(logits, batch.labels, spans).loss
-
-    return make
-
-
-# -- from hidden states ---------------------------------------------------------------------------
-
-
 def _torch_all_logits(batch: Batch) -> Step:
     """Return torch's CE on the logits of all rows."""
     return lambda hidden, head: functional.cross_entropy((hidden @ head.T).float(), batch.labels)
 
 
-def torch_linear_cross_entropy(labels: Tensor, *, chunked: bool, reduction: str = "mean") -> Step:
-    """Return torch's fused function, in chunks or by its reference implementation."""
-    options = {"options": torch.nn.LinearCrossEntropyOptions()} if chunked else {}
+def _compiled(make: Callable[[Batch], Step]) -> Callable[[Batch], Step]:
+    """Return the step of a loss under ``torch.compile``; on a CPU, without a compiler of C++."""
+
+    def made(batch: Batch) -> Step:
+        backend = "inductor" if batch.labels.is_cuda else "aot_eager"
+        return torch.compile(make(batch), dynamic=False, backend=backend)
+
+    return made
+
+
+def torch_linear_cross_entropy(batch: Batch, reduction: str = "mean") -> Step:
+    """Return torch's fused function, in chunks."""
     return lambda hidden, head: functional.linear_cross_entropy(
-        hidden, head, labels, reduction=reduction, **options
+        hidden, head, batch.labels, reduction=reduction, options=nn.LinearCrossEntropyOptions()
     )
 
 
-def _liger(batch: Batch) -> Step:
+def _liger_from_logits(batch: Batch) -> Step:
+    """Return Liger's CE, which overwrites the logits: only the loss of the first step is right."""
+    from liger_kernel.transformers import LigerCrossEntropyLoss
+
+    loss_of = LigerCrossEntropyLoss()
+    return lambda logits: loss_of(logits, batch.labels)
+
+
+def _liger(batch: Batch, reduction: str = "mean") -> Step:
     """Return Liger's fused linear CE."""
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
-    fused = LigerFusedLinearCrossEntropyLoss()
+    fused = LigerFusedLinearCrossEntropyLoss(reduction=reduction)
     return lambda hidden, head: fused(head, hidden, batch.labels)
 
 
@@ -175,71 +220,64 @@ def cut_cross_entropy(batch: Batch, reduction: str = "mean") -> Step:
     )
 
 
-def _from_hidden(preset: str) -> Callable[[Batch], Step]:
-    """Return the step of ``NumericLoss.from_hidden``."""
+def _ours(preset: str, library: Callable[..., Step] | None = None) -> Callable[[Batch], Step]:
+    """Return the step of an objective from logits or from hidden states.
+
+    If ``library`` is given, it computes the losses [n], which ``NumericLoss.from_losses`` uses.
+    """
 
     def make(batch: Batch) -> Step:
         made = objective_of(preset, batch.setting)
         spans = made.spans(batch.wanted[None]).to(batch.setting.device)
-        return lambda hidden, head: made.from_hidden(hidden, head, batch.labels, spans).loss
+        if library is not None:
+            losses = library(batch, reduction="none")
+            return lambda hidden, head: (
+                made.from_losses(losses(hidden, head), hidden, head, spans).loss
+            )
 
-    return make
+        def step(first: Tensor, head: Tensor | None = None) -> Tensor:
+            if head is None:
+                return made(first, batch.labels, spans).loss
+            return made.from_hidden(first, head, batch.labels, spans).loss
 
-
-def _from_losses(preset: str, fused: Callable[[Batch], Step]) -> Callable[[Batch], Step]:
-    """Return the step of ``NumericLoss.from_losses`` on the losses [n] of another library."""
-
-    def make(batch: Batch) -> Step:
-        made = objective_of(preset, batch.setting)
-        spans = made.spans(batch.wanted[None]).to(batch.setting.device)
-        losses = fused(batch)
-        return lambda hidden, head: made.from_losses(losses(hidden, head), hidden, head, spans).loss
+        return step
 
     return make
 
 
 FROM_LOGITS: dict[str, Callable[[Batch], Step]] = {
     "torch, cross_entropy": _torch_from_logits,
-    **{f"ours, {preset}": _ours_from_logits(preset) for preset in OURS},
+    "torch, cross_entropy compiled": _compiled(_torch_from_logits),
+    "Liger, CE": _liger_from_logits,
+    "ours before, ce": lambda b: lambda z: CrossEntropy.apply(z, b.labels).mean(),
+    **{f"ours, {preset}": _ours(preset) for preset in OURS},
 }
-
-# Liger's fused linear CE has reduction="none", but its backward (0.8.5) multiplies every row's
-# gradient with that of the first row, so that from_losses cannot be used with it.
 FROM_HIDDEN: dict[str, Callable[[Batch], Step]] = {
     "torch, cross_entropy on all logits": _torch_all_logits,
-    "torch, linear_cross_entropy": lambda b: torch_linear_cross_entropy(b.labels, chunked=False),
-    "torch, linear_cross_entropy in chunks": lambda b: torch_linear_cross_entropy(
-        b.labels, chunked=True
-    ),
+    "torch, the same compiled": _compiled(_torch_all_logits),
+    "torch, linear_cross_entropy in chunks": torch_linear_cross_entropy,
     "Liger, fused linear CE": _liger,
     "cut-cross-entropy": cut_cross_entropy,
-    **{f"ours, from_hidden {preset}": _from_hidden(preset) for preset in OURS},
-    "ours, from_losses ntl_was on torch's": _from_losses(
-        "ntl_was", lambda b: torch_linear_cross_entropy(b.labels, chunked=True, reduction="none")
+    "ours before, from_hidden ce": lambda b: (
+        lambda hidden, head: LinearCrossEntropy.apply(hidden, head, b.labels).mean()
     ),
-    "ours, from_losses ntl_was on cut-cross-entropy": _from_losses(
-        "ntl_was", lambda b: cut_cross_entropy(b, reduction="none")
-    ),
+    **{f"ours, from_hidden {preset}": _ours(preset) for preset in OURS},
+    "ours, from_losses ntil on torch's": _ours("ntil", torch_linear_cross_entropy),
+    "ours, from_losses ntil on Liger's": _ours("ntil", _liger),
+    "ours, from_losses ntil on cut-cross-entropy": _ours("ntil", cut_cross_entropy),
 }
 
 
 def unavailable(device: str) -> dict[str, str]:
     """Return the names of the losses that cannot be measured here, and the reason of each."""
     reasons = {
-        "torch's": ""
-        if hasattr(functional, "linear_cross_entropy")
-        else f"torch {torch.__version__} has no torch.nn.functional.linear_cross_entropy",
         "Liger": without_package("liger_kernel", "liger-kernel", device, kernels=True),
         "cut-cross-entropy": without_package(
             "cut_cross_entropy", "cut-cross-entropy", device, kernels=True
         ),
     }
-    used = {
-        "torch, linear_cross_entropy": "torch's",
-        "torch, linear_cross_entropy in chunks": "torch's",
-        "ours, from_losses ntl_was on torch's": "torch's",
-        "Liger, fused linear CE": "Liger",
-        "cut-cross-entropy": "cut-cross-entropy",
-        "ours, from_losses ntl_was on cut-cross-entropy": "cut-cross-entropy",
-    }
-    return {name: reasons[library] for name, library in used.items() if reasons[library]}
+    if not hasattr(functional, "linear_cross_entropy"):
+        why = f"torch {torch.__version__} has no torch.nn.functional.linear_cross_entropy"
+        reasons |= {"torch, linear_cross_entropy": why, "on torch's": why}
+    return {name: why for name in (*FROM_LOGITS, *FROM_HIDDEN)
+            for library, why in reasons.items() if library in name and why}  # fmt: skip

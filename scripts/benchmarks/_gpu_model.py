@@ -27,10 +27,8 @@ class Workload:
     """Share of the answer's tokens that are digits."""
 
 
-SHORT = Workload(prompt=1024, answer=24, image_side=30, digits=0.5)
-DENSE = Workload(prompt=1024, answer=4096, image_side=30, digits=0.4)
-TOY_SHORT = Workload(prompt=40, answer=8, image_side=4, digits=0.5)
-TOY_DENSE = Workload(prompt=40, answer=64, image_side=4, digits=0.4)
+ROW = Workload(prompt=976, answer=24, image_side=30, digits=0.5)
+TOY_ROW = Workload(prompt=40, answer=8, image_side=4, digits=0.5)
 
 
 def qwen2_5_vl(toy: bool) -> Qwen2_5_VLConfig:
@@ -113,13 +111,18 @@ def make_batch(config: Qwen2_5_VLConfig, workload: Workload) -> dict[str, Tensor
 
 
 @torch.no_grad()
-def forward_flops(model: Any, batch: dict[str, Tensor]) -> tuple[float, float]:
-    """Return the floating-point operations of a forward pass: language model, vision tower.
+def step_flops(model: Any, batch: dict[str, Tensor], head_positions: int) -> float:
+    """Return the floating-point operations of a training step with LoRA on the language model.
 
-    Counts every linear layer at all positions, the output head too, and the causal attention of the
-    language model. The attention of the vision tower, most of it in windows, is not counted.
+    Counts the forward and the backward pass of the linear layers and the causal attention of the
+    language model, and the forward pass of the linear layers of the vision tower; nothing that
+    activation checkpointing computes again. The weights are frozen, so the backward pass takes as
+    many operations as the forward pass. ``batch`` has one row. ``head_positions`` is the number of
+    positions at which the output head is computed. The attention of the vision tower, most of it in
+    windows, is not counted.
     """
     counts = {True: 0.0, False: 0.0}
+    head = model.get_output_embeddings()
 
     def hook(is_vision: bool) -> Any:
         def count(layer: nn.Linear, inputs: tuple[Tensor], _: Tensor) -> None:
@@ -130,24 +133,20 @@ def forward_flops(model: Any, batch: dict[str, Tensor]) -> tuple[float, float]:
     handles = [
         module.register_forward_hook(hook(".visual." in f".{name}."))
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
+        if isinstance(module, nn.Linear) and module is not head
     ]
     device = next(model.parameters()).device
     inputs = {name: tensor.to(device) for name, tensor in batch.items() if name != "labels"}
     inputs["pixel_values"] = inputs["pixel_values"].to(torch.bfloat16)
-    model(**inputs)
+    model(**inputs, logits_to_keep=1)
     for handle in handles:
         handle.remove()
     text, tokens = model.config.text_config, batch["input_ids"].shape[1]
     attention = 2.0 * tokens**2 * text.hidden_size * text.num_hidden_layers
-    return counts[False] + attention, counts[True]
+    language = counts[False] + attention + 2.0 * head_positions * head.weight.numel()
+    return 2 * language + counts[True]
 
 
-def step_flops(language: float, vision: float, *, lora: bool) -> float:
-    """Return the operations of a plain training step, without any recomputation.
-
-    The backward pass takes twice the operations of the forward pass. With LoRA on the language
-    model, it takes as many as the forward pass there, because frozen weights get no gradient, and
-    none in the vision tower.
-    """
-    return 2 * language + vision if lora else 3 * (language + vision)
+def repeated(batch: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """Return a batch with the row of ``batch`` several times."""
+    return {name: value.repeat(rows, *[1] * (value.ndim - 1)) for name, value in batch.items()}

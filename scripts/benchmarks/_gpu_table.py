@@ -9,18 +9,24 @@ MIB = 1 << 20
 Cell = Callable[[Record], str]
 
 ABOUT = {
+    "hardware": "A copy of 8 GiB, read and written, and a product of two square matrices; bf16.",
+    "losses": "One step, forward and backward, bf16; median of five steps (lowest to highest). "
+    "GB/s counts 6 bytes a logit, TFLOP/s the products that no method saves. Peak is the memory in "
+    "addition to the inputs. Waits: number of times the host waits for the GPU.",
+    "training": "One training step, bf16, activation checkpointing, fused AdamW; median (lowest to "
+    "highest). Peak includes weights and AdamW's state; `mm-numeric check-data` prints the "
+    "estimate. MFU counts the forward and backward pass without recomputation, and the output head "
+    "only at positions where the trainer computes it.",
+    "answers": "The time includes the prompts, parsing and the choice of the answer. Positions: "
+    "tokens that the model reads for an answer, with those of the prompt. MBR draws 32 samples.",
+    "images": "LoRA, micro-batches of several rows; times include the collator, and are from the "
+    "second of two epochs.",
     "works": "A tiny Qwen2-VL on rendered clocks. Change: the distance between the weights of the "
     "resumed and the uninterrupted run, divided by the change of the weights after the checkpoint.",
-    "losses": "One step, forward and backward, bf16; median of ten steps (lowest to highest). Peak "
-    "is the memory in addition to the inputs. Waits: number of times the host waits for the GPU.",
-    "training": "One training step, batch size 1, bf16, activation checkpointing, fused AdamW; "
-    "median (lowest to highest). Peak includes weights and AdamW's state. MFU counts the forward "
-    "and backward pass at all positions, without recomputation.",
 }
-ABOUT["dense"] = ABOUT["training"]
+ABOUT |= {"flash": ABOUT["training"], "resume": ABOUT["works"]}
 ABOUT["batches"] = (
-    "LoRA, micro-batches of several rows; times include the collator, and are from the second of "
-    "two epochs. Tokens are counted in questions, images and answers, without padding."
+    ABOUT["images"] + " Tokens are counted in questions, images and answers, without padding."
 )
 
 
@@ -38,8 +44,9 @@ def _times(key: str, scale: float) -> Cell:
     """Return a function that formats the median and the range of a list of times."""
 
     def text(record: Record) -> str:
-        values = record[key]
-        assert isinstance(values, list)
+        values = record.get(key)
+        if not isinstance(values, list):
+            return ""
         ordered = sorted(scale * value for value in values)
         middle = len(ordered) // 2
         median = ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) / 2
@@ -55,25 +62,39 @@ _TRAINING: dict[str, Cell] = {
     "peak GiB": _number("peak_bytes", ".1f", 1 / GIB),
     "loss": _number("loss", ".4f"),
 }
+_LOSSES: dict[str, Cell] = {
+    "ms": _times("milliseconds", 1),
+    "GB/s": _number("gb_per_second", ",.0f"),
+    "TFLOP/s": _number("tflops", ",.1f"),
+    "peak MiB": _number("peak_bytes", ",.1f", 1 / MIB),
+    "waits": _number("waits", ".0f"),
+    "loss": _number("loss", ".4f"),
+}
+_WORKS: dict[str, Cell] = {
+    "seconds": _number("seconds", ".1f"),
+    "loss": _number("loss", ".4f"),
+    "change": _number("distance_of_change", ".1e"),
+    "answers": _number("answers", ".0f"),
+}
+_IMAGES = {
+    **{name: cell for name, cell in _TRAINING.items() if name != "MFU"},
+    "rows/s": _number("rows_per_second", ",.1f"),
+    "ms in the first epoch": _number("first_epoch_seconds", ",.1f", 1000),
+}
 COLUMNS: dict[str, dict[str, Cell]] = {
-    "works": {
-        "seconds": _number("seconds", ".1f"),
-        "passed": _number("passed", ".0f"),
-        "skipped": _number("skipped", ".0f"),
-        "not imported": _number("not imported", ".0f"),
-        "loss": _number("loss", ".4f"),
-        "change": _number("distance_of_change", ".1e"),
-        "answers": _number("answers", ".0f"),
-    },
-    "losses": {
-        "ms": _times("milliseconds", 1),
-        "peak MiB": _number("peak_bytes", ",.1f", 1 / MIB),
-        "waits": _number("waits", ".0f"),
-        "loss": _number("loss", ".4f"),
-    },
+    "hardware": _LOSSES,
+    "losses": _LOSSES,
     "training": _TRAINING,
-    "dense": _TRAINING,
-    "batches": {**_TRAINING, "ms in the first epoch": _number("first_epoch_seconds", ",.1f", 1000)},
+    "flash": _TRAINING,
+    "answers": {
+        "ms per answer": _times("seconds_per_answer", 1000),
+        "positions": _number("positions", ",.1f"),
+        "peak GiB": _number("peak_bytes", ".1f", 1 / GIB),
+    },
+    "images": _IMAGES,
+    "resume": _WORKS,
+    "works": _WORKS,
+    "batches": _IMAGES,
 }
 
 
@@ -86,7 +107,7 @@ def markdown(
         head: Entries of ``_gpu_facts.facts``, and the commit.
         sections: Records by section, title of the job, and name; None if it was not run.
     """
-    lines = [f"# bench_gpu: {head['device']}", "", *_versions(head)]
+    lines = [f"# bench_gpu: {head['device']}", "", *versions(head)]
     for section, jobs in sections.items():
         lines += ["", f"## {section}", "", ABOUT[section]]
         for title, records in jobs.items():
@@ -94,7 +115,7 @@ def markdown(
     return "\n".join(lines) + "\n"
 
 
-def _versions(head: Mapping[str, object]) -> Iterator[str]:
+def versions(head: Mapping[str, object]) -> Iterator[str]:
     """Yield the lines about device and versions."""
     gpu = [f"{head['memory_gib']} GiB", f"driver {head['driver']}", f"CUDA {head['cuda']}"]
     here = gpu if head["memory_gib"] is not None else ["no GPU"]

@@ -1,7 +1,7 @@
-"""Sections training and dense: training steps of Qwen2.5-VL-7B, with LoRA and with all weights.
+"""Sections training and flash: training steps of Qwen2.5-VL-7B with LoRA.
 
-Every trainer gets the same random bf16 weights, the same row with an image, bf16 autocast,
-activation checkpointing, fused AdamW and gradient clipping. Batch size 1.
+Every trainer gets the same random bf16 weights, the same batch of rows with an image, bf16
+autocast, activation checkpointing, fused AdamW and gradient clipping.
 """
 
 import statistics
@@ -9,83 +9,89 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from _bench import Stand
-from _gpu_facts import GIB, installed_version
-from _gpu_jobs import Job, NotAvailableError, Record, one_line, without_package
+from _gpu_facts import installed_version
+from _gpu_jobs import Job, Record, without_package
 from _gpu_model import (
-    DENSE,
-    SHORT,
-    TOY_DENSE,
-    TOY_SHORT,
+    ROW,
+    TOY_ROW,
     Workload,
-    forward_flops,
     make_batch,
     make_model,
     qwen2_5_vl,
+    repeated,
     step_flops,
 )
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from torch.nn import functional
+from transformers import Qwen2VLImageProcessorPil, Trainer, TrainerCallback, TrainingArguments
+from transformers.utils import is_flash_attn_2_available
 
 from mm_numeric import NumberVocabulary, NumericLoss
+from mm_numeric.config.reader import read_config
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import Origin
+from mm_numeric.evaluation.check_data.memory import RowLength, estimate_memory
+from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
+from mm_numeric.numbers.spans import IGNORE_INDEX
 from mm_numeric.training.trainer import NumericTrainer
 
-METHODS = ("LoRA", "full")
-NAMES = ("NumericTrainer, ce", "NumericTrainer, ntl_was", "NumericTrainer, ntil",
-         "transformers.Trainer", "transformers.Trainer, Liger", "trl.SFTTrainer",
-         "trl.SFTTrainer, all logits", "ms-swift")  # fmt: skip
+DEFAULT = "transformers.Trainer"
+KEPT, LIGER = f"{DEFAULT}, logits_to_keep", f"{DEFAULT}, Liger's loss"
+ESTIMATE = "estimate of check-data"
+FLASH = "flash_attention_2"
 WARM_UP = 2  # AdamW allocates its state in the first step
-STEPS, TOY_STEPS = 8, 1
+STEPS, TOY_STEPS = 4, 1
 LORA_LAYERS = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
-BYTES_OF_FULL = 2 * 4
-"""Bytes per parameter: bf16 weight, gradient and the two moments of AdamW."""
 
 
 def training_jobs(device: str, toy: bool) -> list[Job]:
-    """Return the jobs of short answers: a prompt of 1,024 tokens and 24 tokens of answer."""
-    return _jobs(TOY_SHORT if toy else SHORT, device, toy)
+    """Return the job of 16 rows for each trainer."""
+    return [_job((ESTIMATE, *TRAINERS), 2 if toy else 16, device, toy)]
 
 
-def dense_jobs(device: str, toy: bool) -> list[Job]:
-    """Return the jobs of dense boxes: a prompt of 1,024 tokens and 4,096 tokens of answer."""
-    found = _jobs(TOY_DENSE if toy else DENSE, device, toy)
-    return found[:1] if toy else found  # the methods differ as in the section training
+def flash_jobs(device: str, toy: bool) -> list[Job]:
+    """Return the job of 32 rows with torch's attention and with flash-attention."""
+    names = ("NumericTrainer, ce", f"NumericTrainer, ce, {FLASH}")
+    return [_job((ESTIMATE, *names), 4 if toy else 32, device, toy)]
 
 
-def _jobs(workload: Workload, device: str, toy: bool) -> list[Job]:
-    """Return one job for each method."""
-    size = "tiny Qwen2.5-VL" if toy else "Qwen2.5-VL-7B"
-    return [
-        Job(
-            title=f"{size}, {method}, {workload.prompt:,} + {workload.answer:,} tokens",
-            names=NAMES,
-            function=measure,
-            options={"workload": workload, "lora": method == "LoRA", "device": device, "toy": toy},
-            unavailable=unavailable(device),
-            seconds=150,
-            shared_process=toy,
-        )
-        for method in METHODS
-    ]
+def _job(names: Sequence[str], rows: int, device: str, toy: bool) -> Job:
+    """Return the job of a number of rows."""
+    workload = TOY_ROW if toy else ROW
+    size, length = "tiny Qwen2.5-VL" if toy else "Qwen2.5-VL-7B", workload.prompt + workload.answer
+    return Job(
+        title=f"{size}, LoRA, {rows} rows of {length:,} tokens",
+        names=tuple(names),
+        function=measure,
+        options={"workload": workload, "rows": rows, "device": device, "toy": toy},
+        unavailable=unavailable(device),
+        seconds=60,
+        shared_process=toy,
+    )
 
 
 def measure(
-    name: str, *, workload: Workload, lora: bool, device: str, toy: bool, peak_tflops: float | None
+    name: str, *, workload: Workload, rows: int, device: str, toy: bool, peak_tflops: float | None
 ) -> Record:
     """Return time and peak memory of the steps of one trainer, tokens per second, MFU and loss."""
     config = qwen2_5_vl(toy)
-    if device == "cuda" and not lora:
-        check_memory(config)
+    if name == ESTIMATE:
+        return {"peak_bytes": estimated_bytes(config, workload, rows)}
     model = make_model(config, device)
-    batch = make_batch(config, workload)
-    flops = step_flops(*forward_flops(model, batch), lora=lora)
-    if lora:
-        model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=LORA_LAYERS))
+    if name.endswith(FLASH):
+        model.set_attn_implementation(FLASH)
+        name = name.removesuffix(f", {FLASH}")
+    one = make_batch(config, workload)
+    positions = one["labels"].numel() if name == DEFAULT else workload.answer
+    flops = rows * step_flops(model, one, positions)
+    batch = repeated(one, rows)
+    model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=LORA_LAYERS))
     watch = Stopwatch(device)
     with tempfile.TemporaryDirectory() as folder:
         trainer = TRAINERS[name](model, batch, settings(folder, device, toy))
@@ -93,7 +99,6 @@ def measure(
         trainer.train()
     seconds = watch.seconds[WARM_UP:]
     median = statistics.median(seconds)
-    mfu = None if peak_tflops is None else flops / median / (1e12 * peak_tflops)
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     return {
         "seconds_per_step": seconds,
@@ -101,21 +106,26 @@ def measure(
         "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
         "tokens_per_second": batch["input_ids"].numel() / median,
         "flops_per_step": flops,
-        "mfu": mfu,
+        "mfu": None if peak_tflops is None else flops / median / (1e12 * peak_tflops),
         "loss": losses[0],
-        "parameters": sum(p.numel() for p in model.parameters()),
     }
 
 
-def check_memory(config: Any) -> None:
-    """Raise NotAvailableError if a GPU cannot hold what training all weights needs."""
-    with torch.device("meta"):
-        parameters = sum(p.numel() for p in make_model(config, "meta").parameters())
-    needed, there = BYTES_OF_FULL * parameters / GIB, torch.cuda.mem_get_info()[1] / GIB
-    if needed > there:
-        raise NotAvailableError(
-            f"weights, gradients and AdamW's state need {needed:.0f} GiB, the GPU has {there:.0f}"
-        )
+def make_family(most_pixels: int = 1 << 24) -> Qwen2_5VL:
+    """Return the family of the model, with a tiny tokenizer."""
+    size = {"shortest_edge": 28**2, "longest_edge": most_pixels}
+    processor = Qwen2VLImageProcessorPil(patch_size=14, merge_size=2, size=size)
+    return Qwen2_5VL(tiny_qwen2_tokenizer(), processor, ModelConfig(name="tiny"))
+
+
+def estimated_bytes(settings: Any, workload: Workload, rows: int) -> float:
+    """Return the memory of a step by the estimate of `mm-numeric check-data`, in bytes."""
+    overrides = ["modules.language=adapted", "lora.rank=16", "model.dtype=bfloat16",
+                 "trainer.bf16=true", "trainer.activation_checkpointing=true",
+                 f"trainer.per_device_train_batch_size={rows}"]  # fmt: skip
+    length = RowLength(workload.prompt, workload.answer, workload.image_side**2)
+    config = read_config("clock_tiny", overrides)
+    return estimate_memory(config, make_family(), settings, [length] * rows).total
 
 
 def settings(folder: str, device: str, toy: bool) -> dict[str, Any]:
@@ -170,7 +180,7 @@ class Stopwatch(TrainerCallback):
 MakeTrainer = Callable[[Any, dict[str, Tensor], dict[str, Any]], Trainer]
 
 
-def rows(options: dict[str, Any]) -> list[dict[str, int]]:
+def rows_of(options: dict[str, Any]) -> list[dict[str, int]]:
     """Return one row per step; the collators return the same batch for each."""
     return [{"row": step} for step in range(options["max_steps"])]
 
@@ -181,42 +191,60 @@ def _ours(preset: str) -> MakeTrainer:
     def make(model: Any, batch: dict[str, Tensor], options: dict[str, Any]) -> Trainer:
         vocabulary = model.config.get_text_config().vocab_size
         numbers = NumberVocabulary.from_tokenizer(Stand(vocabulary))
-
-        def collate(_: Sequence[Any]) -> dict[str, Any]:
-            return {**batch, "origin": Origin(("0",), 0, {})}
-
+        origin = Origin(tuple(map(str, range(len(batch["labels"])))), 0, {})
         return NumericTrainer(
             model=model,
             args=TrainingArguments(**options),
-            train_dataset=rows(options),
-            data_collator=collate,
+            train_dataset=rows_of(options),
+            data_collator=lambda _: {**batch, "origin": origin},
             objective=NumericLoss(preset, vocabulary=numbers),
         )
 
     return make
 
 
-def _transformers(model: Any, batch: dict[str, Tensor], options: dict[str, Any]) -> Trainer:
-    """Return transformers' Trainer with the model's own loss, on the logits of all positions."""
-    args = TrainingArguments(**options)
-    return Trainer(model, args, train_dataset=rows(options), data_collator=lambda _: dict(batch))
+class TrainerOfAnswers(Trainer):
+    """Trainer with ``logits_to_keep``: the output head runs only where a row has a label."""
+
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Tensor:
+        """Return the cross-entropy per supervised token."""
+        labels = inputs.pop("labels")
+        kept = (labels != IGNORE_INDEX).any(dim=0).nonzero().squeeze(1)
+        found = self.loss_of_logits(model, {**inputs, "logits_to_keep": kept - 1}, labels[:, kept])
+        return found / (labels != IGNORE_INDEX).sum()
+
+    def loss_of_logits(self, model: Any, inputs: Any, labels: Tensor) -> Tensor:
+        """Return the sum of the losses, by torch's cross-entropy."""
+        logits = model(**inputs).logits.flatten(0, 1)
+        return functional.cross_entropy(logits.float(), labels.flatten(), reduction="sum")
 
 
-def _liger(model: Any, batch: dict[str, Tensor], options: dict[str, Any]) -> Trainer:
-    """Return transformers' Trainer with Liger's kernels, fused linear CE among them."""
-    trainer = _transformers(model, batch, {**options, "use_liger_kernel": True})
-    try:
-        import liger_kernel.transformers.model.qwen2_5_vl  # noqa: F401  or it fails in train()
-    except ImportError as error:
-        raise NotAvailableError(
-            f"liger-kernel {installed_version('liger-kernel')} has no kernels for Qwen2.5-VL of "
-            f"transformers {installed_version('transformers')} ({one_line(error)})"
-        ) from error
-    return trainer
+class LigerTrainer(TrainerOfAnswers):
+    """The same with Liger's fused linear cross-entropy, called with hidden states and head."""
+
+    def loss_of_logits(self, model: Any, inputs: Any, labels: Tensor) -> Tensor:
+        """Return the sum of the losses; the output head returns its input, the hidden states."""
+        from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+        head = self.model.get_output_embeddings()
+        with patch.object(head, "forward", lambda hidden: hidden):
+            hidden = model(**inputs).logits.flatten(0, 1)
+        fused = LigerFusedLinearCrossEntropyLoss(reduction="sum")
+        return fused(head.weight, hidden.to(head.weight), labels.flatten())
+
+
+def _trainer_of(cls: type[Trainer]) -> MakeTrainer:
+    """Return a function that makes transformers' Trainer or a subclass."""
+    return lambda model, batch, options: cls(
+        model,
+        TrainingArguments(**options),
+        train_dataset=rows_of(options),
+        data_collator=lambda _: dict(batch),
+    )
 
 
 def _trl(model: Any, batch: dict[str, Tensor], options: dict[str, Any]) -> Trainer:
-    """Return TRL's SFTTrainer, which computes its loss in chunks."""
+    """Return TRL's SFTTrainer; its only loss ``nll`` is computed in chunks (TRL 1.16)."""
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -224,7 +252,7 @@ def _trl(model: Any, batch: dict[str, Tensor], options: dict[str, Any]) -> Train
     return SFTTrainer(
         model,
         SFTConfig(**options, **prepared),
-        train_dataset=Dataset.from_list(rows(options)),
+        train_dataset=Dataset.from_list(rows_of(options)),
         data_collator=lambda _: dict(batch),
         processing_class=tiny_qwen2_tokenizer(),
     )
@@ -232,25 +260,23 @@ def _trl(model: Any, batch: dict[str, Tensor], options: dict[str, Any]) -> Train
 
 TRAINERS: dict[str, MakeTrainer] = {
     "NumericTrainer, ce": _ours("ce"),
-    "NumericTrainer, ntl_was": _ours("ntl_was"),
     "NumericTrainer, ntil": _ours("ntil"),
-    "transformers.Trainer": _transformers,
-    "transformers.Trainer, Liger": _liger,
+    DEFAULT: _trainer_of(Trainer),
+    KEPT: _trainer_of(TrainerOfAnswers),
+    LIGER: _trainer_of(LigerTrainer),
     "trl.SFTTrainer": _trl,
 }
+"""The trainers, each with its best options; ``DEFAULT`` is Trainer with the model's own loss."""
 
 
 def unavailable(device: str) -> dict[str, str]:
     """Return the names of the trainers that cannot be measured here, and the reason of each."""
-    without_trl = without_package("trl", "trl", device)
     found = {
-        "transformers.Trainer, Liger": without_package(
-            "liger_kernel", "liger-kernel", device, kernels=True
-        ),
-        "trl.SFTTrainer": without_trl or without_package("datasets", "datasets", device),
-        "trl.SFTTrainer, all logits": without_trl
-        or f"TRL {installed_version('trl')} always computes the loss in chunks",
-        "ms-swift": "ms-swift 4.6.0 requires transformers<5.20, peft<0.21 and trl<1.0; mm-numeric "
-        "requires newer versions",
+        LIGER: without_package("liger_kernel", "liger-kernel", device, kernels=True),
+        "trl.SFTTrainer": without_package("trl", "trl", device)
+        or without_package("datasets", "datasets", device),
+        f"NumericTrainer, ce, {FLASH}": ""
+        if is_flash_attn_2_available()
+        else f"flash-attn is {installed_version('flash-attn')}",
     }
     return {name: reason for name, reason in found.items() if reason}

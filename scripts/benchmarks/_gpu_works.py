@@ -1,4 +1,4 @@
-"""Section works: tests and commands on the device, before anything is timed.
+"""Sections works and resume: commands on the device.
 
 A tiny Qwen2-VL (the config ``clock_tiny``) is trained with bf16, resumed from a checkpoint, and
 used by ``predict``, ``score`` and ``export``: with all weights, with LoRA, and with DeepSpeed
@@ -7,15 +7,11 @@ ZeRO-2 on one rank.
 
 import json
 import logging
-import os
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from _gpu_facts import ROOT
 from _gpu_jobs import Job, NotAvailableError, Record
 from safetensors.torch import load_file
 from torch import Tensor
@@ -39,8 +35,6 @@ TOY_SIZE = {"data.train.synthetic.rows": 16, "data.test.synthetic.rows": 4, "tra
 COMMON = {"trainer.bf16": "true", "trainer.logging_steps": 1, "trainer.save_total_limit": 2,
           "trainer.warmup_steps": 2}  # fmt: skip
 
-DEVICE_TESTS = "tests marked device"
-
 MOST_OF_CHANGE = 0.1
 """Largest distance of resumed weights from those of the uninterrupted run, divided by how far the
 uninterrupted run has moved after the checkpoint. On a CPU it is 0. On a GPU sums of bf16 values in
@@ -48,91 +42,25 @@ another order make it larger; a lost optimiser state gives about 1."""
 
 
 def jobs(device: str, toy: bool) -> list[Job]:
-    """Return the job of the device tests, and one for each run."""
-    found = [
-        Job(
-            title="tests",
-            names=(DEVICE_TESTS,),
-            function=run_tests,
-            options={"root": ROOT, "most": 40 if toy else None},
-            unavailable=_without_test_packages(),
-            seconds=180,
-        )
-    ]
-    for title, overrides in RUNS.items():
-        found.append(
-            Job(
-                title=title,
-                names=tuple(STEPS),
-                function=run_step,
-                options={"overrides": overrides, "size": TOY_SIZE if toy else REAL_SIZE,
-                         "device": device, "needs_deepspeed": "DeepSpeed" in title},
-                seconds=180,
-                in_order=True,
-            )
-        )  # fmt: skip
-    return found
+    """Return the job of each run, with all steps."""
+    return [_run_job(title, tuple(STEPS), device, toy) for title in RUNS]
 
 
-def _without_test_packages() -> dict[str, str]:
-    """Return the reason why no test can run, under the name of the tests; empty if they can."""
-    missing = [name for name in ("pytest", "hypothesis") if find_spec(name) is None]
-    return {DEVICE_TESTS: f"{missing[0]} is not installed"} if missing else {}
+def resume_jobs(device: str, toy: bool) -> list[Job]:
+    """Return the job that trains with LoRA and resumes."""
+    return [_run_job("LoRA", tuple(STEPS)[:2], device, toy)]
 
 
-def run_tests(_: str, folder: str, root: Path, most: int | None) -> Record:
-    """Run the tests marked ``device`` in this process, and return how many passed.
-
-    A file whose imports need a package that is not installed is counted, and the others are run.
-    A toy run is limited to ``most`` tests.
-    """
-    import pytest
-
-    marked = [
-        str(path)
-        for path in sorted((root / "tests").rglob("test_*.py"))
-        if "mark.device" in path.read_text(encoding="utf-8")
-    ]
-    options = ["-m", "device", "-p", "no:cacheprovider", "--tb", "short"]
-    os.chdir(root)
-    outcomes = Outcomes(most)
-    code = pytest.main([*options, "--continue-on-collection-errors", *marked], plugins=[outcomes])
-    if outcomes.names["failed"]:
-        passed = len(outcomes.names["passed"])
-        raise RuntimeError(f"{passed} passed; failed: {', '.join(outcomes.names['failed'])}")
-    if code and not outcomes.names["not imported"]:
-        raise RuntimeError(f"pytest ended with {code!r}")
-    return {kind: len(names) for kind, names in outcomes.names.items() if kind != "failed"}
-
-
-class Outcomes:
-    """Collects the names of tests by outcome, and of files that lack a package; a pytest plugin."""
-
-    def __init__(self, most: int | None) -> None:
-        """Start without names."""
-        self.most = most
-        self.names: dict[str, list[str]] = {
-            "passed": [],
-            "failed": [],
-            "skipped": [],
-            "not imported": [],
-        }
-
-    def pytest_collection_finish(self, session: Any) -> None:
-        """Leave out the tests after the first ``most``."""
-        if self.most is not None:
-            del session.items[self.most :]
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        """Add a test once, even if it ends in its set-up."""
-        if report.when == "call" or not report.passed:
-            self.names[report.outcome].append(report.nodeid)
-
-    def pytest_collectreport(self, report: Any) -> None:
-        """Add a file that could not be imported."""
-        if report.failed:
-            is_missing = re.search(r"No module named '(?!mm_numeric)", str(report.longrepr))
-            self.names["not imported" if is_missing else "failed"].append(report.nodeid)
+def _run_job(title: str, steps: tuple[str, ...], device: str, toy: bool) -> Job:
+    return Job(
+        title=title,
+        names=steps,
+        function=run_step,
+        options={"overrides": RUNS[title], "size": TOY_SIZE if toy else REAL_SIZE,
+                 "device": device, "needs_deepspeed": "DeepSpeed" in title},
+        seconds=180,
+        in_order=True,
+    )  # fmt: skip
 
 
 def run_step(

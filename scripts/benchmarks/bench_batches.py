@@ -1,15 +1,18 @@
-"""Measure padding-free batches and the cache of image features on the CPU, at a small size.
+"""Measure padding-free batches, cached image features and workers on the CPU, at a small size.
 
     python scripts/benchmarks/bench_batches.py                 in about four minutes
     python scripts/benchmarks/bench_batches.py --rounds 5 --threads 1
+    python scripts/benchmarks/bench_batches.py --only jpegs    workers of the data loader
 
 The model is a Qwen2.5-VL with random weights (hidden 128, 4 layers; vision tower: hidden 32, 6
 layers) and LoRA on its language model, in float32. Micro-batches have 4 rows (8 for the cache). In
 a round, all kinds of batches are measured in turn, and ratios are computed within a round. Times
-are CPU times, which other processes change less. ``bench_gpu --only batches`` measures
-Qwen2.5-VL-7B.
+are CPU times, which other processes change less; with workers, they are those of a clock on the
+wall, and the model is smaller, so that JPEGs of 4 megapixels take most of the time. ``bench_gpu
+--only batches images`` measures Qwen2.5-VL-7B.
 
 tokens/s    tokens of questions, images and answers, without padding; median
+rows/s      rows per second; median
 x first     ratio to the first line in the same round; median
 """
 
@@ -23,13 +26,22 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
 
 import torch
-from _gpu_batches import CACHE, FLASH, PADDING, Size, measure_cache, measure_padding
+from _gpu_batches import (
+    CACHE,
+    FLASH,
+    PADDING,
+    Size,
+    measure_cache,
+    measure_images,
+    measure_padding,
+)
 from _gpu_jobs import Record
 from _gpu_model import qwen2_5_vl
 from _measure import table
 
 QUESTIONS = Size(qwen2_5_vl(toy=True), "", 64, 4, 200, 2000, 112, epochs=1)
 IMAGES = Size(qwen2_5_vl(toy=True), "", 16, 8, 24, 24, 448)
+JPEGS = Size(qwen2_5_vl(toy=True), "", 64, 4, 24, 24, 2000, most_pixels=448**2, epochs=1)
 
 
 def main() -> None:
@@ -39,14 +51,19 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=2, help="rounds (default: 2)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
+    parser.add_argument("--only", choices=("padding", "cache", "jpegs"), help="one table")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     kinds = [name for name in PADDING if name != FLASH]
-    for names, measure, size in (
-        (kinds, measure_padding, QUESTIONS),
-        (CACHE, measure_cache, IMAGES),
+    for table_name, names, measure, size in (
+        ("padding", kinds, measure_padding, QUESTIONS),
+        ("cache", CACHE, measure_cache, IMAGES),
+        ("jpegs", ("0 workers", "2 workers"), measure_images, JPEGS),
     ):
-        _enlarge(size)
+        if options.only not in (None, table_name):
+            continue
+        if size is not JPEGS:
+            _enlarge(size)
         rounds = [
             {name: measure(name, size=size, device="cpu") for name in names}
             for _ in range(options.rounds)
@@ -75,11 +92,19 @@ def _lines(rounds: list[dict[str, Record]]) -> list[str]:
         )
         times = [speed / other for speed, other in zip(speeds, before, strict=True)]
         middle, ratio = statistics.median(speeds), statistics.median(times)
+        images = statistics.median(float(str(turn[name]["rows_per_second"])) for turn in rounds)
         span = f"{min(times):.2f} to {max(times):.2f}"
         rows.append(
-            [name, f"{middle:,.0f}", f"{ratio:.2f}", span, f"{rounds[0][name]['loss']:.6f}"]
+            [
+                name,
+                f"{middle:,.0f}",
+                f"{images:.2f}",
+                f"{ratio:.2f}",
+                span,
+                f"{rounds[0][name]['loss']:.6f}",
+            ]
         )
-    return table(["", "tokens/s", "x first", "range", "loss"], rows)
+    return table(["", "tokens/s", "rows/s", "x first", "range", "loss"], rows)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
 
 import torch
-from _gpu_model import TOY_SHORT, Workload, make_batch, make_model, qwen2_5_vl
+from _gpu_model import TOY_ROW, Workload, make_batch, make_model, qwen2_5_vl
 from _gpu_training import LORA_LAYERS, TRAINERS, settings
 from _measure import machine, table
 from peft import LoraConfig, get_peft_model
@@ -105,7 +105,7 @@ def measure(name: str, config: Qwen2_5_VLConfig, toy: bool) -> tuple[int, list[f
     model = make_model(config, "cpu").float()
     lora = LoraConfig(r=16, lora_alpha=32, target_modules=LORA_LAYERS)
     model, meter = get_peft_model(model, lora), Meter()
-    batch = make_batch(config, TOY_SHORT if toy else ROW)
+    batch = make_batch(config, TOY_ROW if toy else ROW)
     function = "mm_numeric.training.mixin.stop_gradients_at_frozen_towers"
     is_patched = name == DIFFERENTIATED
     with (

@@ -1,27 +1,31 @@
-"""Check on one GPU that everything works, and measure the speed, within 30 minutes.
+"""Check on one GPU that everything works, and measure the speed.
 
-    scripts/bench_gpu                         everything
-    scripts/bench_gpu --only dense batches    some sections
-    scripts/bench_gpu --seconds 560           stop after this time; the same command continues
-    scripts/bench_gpu --toy                   at a tiny size, on a CPU too
+    scripts/bench_gpu --short                 the first seven sections, in 560 seconds on an H200
+    scripts/bench_gpu                         everything, within 30 minutes
+    scripts/bench_gpu --only losses images    some sections
+    scripts/bench_gpu --toy --short           at a tiny size, on a CPU too
     PYTHON=python3 scripts/bench_gpu          with this Python instead of .venv
 
-It installs nothing. Versions that pyproject.toml allows are used as they are; versions other than
-the tested ones are printed first.
+It installs nothing, needs no network, and first prints the packages that it uses: any versions that
+pyproject.toml allows.
 
-works      the tests marked device; training with bf16, --resume, predict, score and export of a
-           tiny Qwen2-VL with all weights, with LoRA, and with DeepSpeed ZeRO-2 on one rank
-losses     a step of each loss at a vocabulary of 151,936 with 1,024, 8,192 and 32,768 rows:
-           ours, torch's CE and linear_cross_entropy, Liger's fused linear CE, cut-cross-entropy
-training   a step of Qwen2.5-VL-7B (random weights), a prompt of 1,024 and an answer of 24 tokens,
-           with LoRA and with all weights: NumericTrainer, transformers.Trainer, SFTTrainer
-dense      the same with an answer of 4,096 tokens, as of many boxes
+hardware   bandwidth of a copy, and the peak of a product
+losses     a step of each loss at a vocabulary of 151,936 with 8,192 and 32,768 rows: ours, ours of
+           commit 3429b85c, torch, torch.compile, Liger, cut-cross-entropy
+training   a step of Qwen2.5-VL-7B (random weights) with LoRA, 16 rows of 1,000 tokens:
+           NumericTrainer, and transformers.Trainer and SFTTrainer with their best options
+flash      32 rows, with torch's attention and with flash-attention
+answers    64 answers to prompts of 1,000 tokens: greedy, median, MBR
+images     training on JPEGs of a megapixel, which 0, 4 or 8 workers decode
+resume     training of a tiny Qwen2-VL with LoRA, and --resume
+works      training with bf16, --resume, predict, score and export of a tiny Qwen2-VL with all
+           weights, with LoRA, and with DeepSpeed ZeRO-2 on one rank; `pytest -m device` tests more
 batches    tokens per second of questions of 200 to 2,000 tokens, padded, grouped by length and
            padding-free; and with the features of a frozen vision tower from data.vision_cache
 
 Results are written to --json after each measurement, with a Markdown file (.md) and a log (.log)
 next to it. Measurements that are in the file are not repeated without --again. A package that is
-not installed is reported as such: pip install liger-kernel cut-cross-entropy trl deepspeed pytest.
+not installed is reported as such: pip install liger-kernel cut-cross-entropy trl deepspeed.
 
 Each measurement runs in a process of its own, forked from one that has imported everything but has
 not used the GPU. If an import uses it, each process imports everything again, which is reported.
@@ -35,8 +39,7 @@ import sys
 from _gpu_versions import check_versions
 
 if __name__ == "__main__":
-    for line in check_versions():  # before the imports, which may fail with other versions
-        print(line, flush=True)
+    check_versions()  # before the imports, which may fail with other versions
 
 import argparse
 import multiprocessing
@@ -50,10 +53,12 @@ from pathlib import Path
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines a time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # or each process starts others
 # Or torch.cuda.is_available() uses the GPU, after which no forked process can.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
 
+import _gpu_answers
 import _gpu_batches
 import _gpu_losses
 import _gpu_training
@@ -61,19 +66,27 @@ import _gpu_works
 import torch
 from _gpu_facts import commit, facts
 from _gpu_jobs import FAILED, NO_MEMORY, OK, Job, Record, context, run
-from _gpu_table import explain, markdown
+from _gpu_table import explain, markdown, versions
 
 from mm_numeric.io.files import read_json, write_json, write_text
 
 SCRIPTS = Path(__file__).parent
 SECTIONS: dict[str, tuple[Callable[[str, bool], list[Job]], float]] = {
+    "hardware": (_gpu_losses.hardware_jobs, 30),
+    "losses": (_gpu_losses.jobs, 90),
+    "training": (_gpu_training.training_jobs, 200),
+    "flash": (_gpu_training.flash_jobs, 60),
+    "answers": (_gpu_answers.jobs, 100),
+    "images": (_gpu_batches.image_jobs, 60),
+    "resume": (_gpu_works.resume_jobs, 20),
     "works": (_gpu_works.jobs, 420),
-    "losses": (_gpu_losses.jobs, 300),
-    "training": (_gpu_training.training_jobs, 560),
-    "dense": (_gpu_training.dense_jobs, 500),
     "batches": (_gpu_batches.jobs, 400),
 }
 """The jobs of each section, and its time limit in seconds."""
+
+SHORT = tuple(SECTIONS)[:7]
+SHORT_SECONDS, SECONDS = 560.0, 1800.0
+"""Time limits with and without ``--short``."""
 
 DEFAULT_FILE = Path("runs/bench_gpu.json")
 
@@ -90,9 +103,11 @@ def main() -> int:
     set_environment(options.device)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes are killed too
     bench = Bench(options)
+    print("\n".join(versions(bench.head)))
     for section in options.only:
         bench.run_section(section)
         bench.write()
+        print(f"{section} is written; {bench.end - time.monotonic():.0f} s left", flush=True)
     print(f"\n{bench.page()}\n{options.json} and {options.json.with_suffix('.md')} are written.")
     return bench.exit_code()
 
@@ -102,13 +117,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to run"
-    )
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, help="sections to run")
+    parser.add_argument("--short", action="store_true", help=f"only {', '.join(SHORT)}")
     parser.add_argument("--toy", action="store_true", help="tiny sizes, on a CPU too")
     parser.add_argument(
-        "--seconds", type=float, default=1800, help="time limit of the whole run (default: 1800)"
-    )
+        "--seconds", type=float, metavar="S",
+        help=f"time limit of the run (default: {SECONDS:.0f}; with --short {SHORT_SECONDS:.0f})",
+    )  # fmt: skip
     parser.add_argument(
         "--again", action="store_true", help="repeat the sections that are in the file"
     )
@@ -127,6 +142,9 @@ def arguments() -> argparse.Namespace:
         parser.error("torch sees no GPU here; --toy runs everything at a tiny size on the CPU")
     if options.device == "cpu" and not options.toy:
         parser.error("--device cpu needs --toy: the real sizes are those of a GPU")
+    options.only = options.only or list(SHORT if options.short else SECTIONS)
+    if options.seconds is None:
+        options.seconds = SHORT_SECONDS if options.short else SECONDS
     if options.seconds <= 0:
         parser.error("--seconds must be > 0")
     if options.json == DEFAULT_FILE:
@@ -153,7 +171,8 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         """Read the file of earlier results, and determine device and versions."""
         self.options = options
-        self.end = time.monotonic() + options.seconds
+        self.limit = time.monotonic()  # grows with each section, which may use what others leave
+        self.end = self.limit + options.seconds
         self.processes = context()
         self.log = options.json.with_suffix(".log")
         self.head = self._head()
@@ -210,7 +229,8 @@ class Bench:
 
     def run_section(self, section: str) -> None:
         """Run the measurements of a section that are missing, and write each record at once."""
-        end = min(self.end, time.monotonic() + SECTIONS[section][1])
+        self.limit += SECTIONS[section][1]
+        end = min(self.end, self.limit)
         for job in self.jobs(section):
             missing = [name for name in job.names if not self._is_kept(section, job, name)]
             if missing and job.in_order:
@@ -227,9 +247,9 @@ class Bench:
 
     def _extra(self, section: str, folder: str) -> dict[str, object]:
         """Return the options of measurements that are known only here."""
-        if section == "works":
+        if section in ("works", "resume"):
             return {"folder": folder}
-        if section in ("training", "dense"):
+        if section in ("training", "flash"):
             return {"peak_tflops": self.head["peak_tflops"]}
         return {}
 

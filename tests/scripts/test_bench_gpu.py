@@ -3,17 +3,16 @@
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
-import tomllib
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from packaging.requirements import Requirement
 from processes import python
 from torch import nn
 
@@ -63,15 +62,17 @@ def test_all_implementations_of_a_loss_have_one_value(tmp_path):
     assert list(results) == ["losses"]
     logits = results["losses"]["16 supervised tokens, from logits"]
     same = pytest.approx(logits["torch, cross_entropy"]["loss"], abs=1e-4)
-    assert logits["ours, ce"]["loss"] == same
+    for name in ("torch, cross_entropy compiled", "ours before, ce", "ours, ce"):
+        assert logits[name]["loss"] == same
     for head in ("trained", "frozen"):
         found = results["losses"][f"16 supervised tokens, from hidden states, head {head}"]
         full = found["torch, cross_entropy on all logits"]["loss"]
-        assert found["ours, from_hidden ce"]["loss"] == pytest.approx(full, abs=1e-3)
-        ntl = found["ours, from_hidden ntl_was"]["loss"]
-        on_torch = found["ours, from_losses ntl_was on torch's"]["loss"]
-        assert on_torch == pytest.approx(ntl, abs=0.02)  # its losses are rounded to bf16
-        assert ntl > full + 0.1
+        for name in ("ours before,", "ours,"):
+            assert found[f"{name} from_hidden ce"]["loss"] == pytest.approx(full, abs=1e-3)
+        ntil = found["ours, from_hidden ntil"]["loss"]
+        on_torch = found["ours, from_losses ntil on torch's"]["loss"]
+        assert on_torch == pytest.approx(ntil, abs=0.05)  # its losses are rounded to bf16
+        assert ntil > full + 0.1
     for record in (r for job in results["losses"].values() for r in job.values()):
         if record["status"] == "ok":
             assert min(record["milliseconds"]) > 0
@@ -205,76 +206,23 @@ def test_a_gpu_that_an_import_has_used_is_measured_all_the_same(parts, monkeypat
     )
 
 
-# Tests and versions of the machine
-
-GOOD = "import pytest\n\n@pytest.mark.device\ndef test_good():\n    pass\n"
-FILES = {
-    "test_good.py": GOOD,
-    "test_missing.py": "import no_such_package\n" + GOOD,
-    "test_removed.py": "from torch import no_such_name\n" + GOOD,
-}
+# Versions and options
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("files", "wanted"),
-    [
-        (("test_good.py", "test_missing.py"),
-         {"status": "ok", "passed": 1, "skipped": 0, "not imported": 1}),
-        (tuple(FILES),
-         {"status": "failed",
-          "reason": "RuntimeError: 1 passed; failed: tests/test_removed.py"}),
-    ],
-)  # fmt: skip
-def test_a_file_that_cannot_be_imported_does_not_end_the_other_tests(
-    parts, tmp_path, files, wanted
-):
-    import _gpu_works
-
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = device")
-    for name in files:
-        (tmp_path / "tests" / name).write_text(FILES[name])
-    options = {"folder": "", "root": tmp_path, "most": None}
-    job = parts.jobs.Job(
-        title="t", names=("t",), function=_gpu_works.run_tests, options=options, seconds=60
-    )
-    ((_, found),) = parts.jobs.run(job, job.names, lambda: 60.0, FORK, tmp_path / "log")
-    del found["seconds"]
-    assert found == wanted, (tmp_path / "log").read_text()
-
-
-def test_versions_that_are_allowed_are_named_and_others_end_it(parts, monkeypatch, capsys):
+def test_versions_that_are_not_allowed_end_it(parts, monkeypatch, capsys):
     import _gpu_versions
 
-    here = {"torch": "2.11.0+cu130", "transformers": "5.20.1", "trl": "1.0.0"}
-
-    def version(name):
-        if name == "deepspeed":
-            raise PackageNotFoundError(name)
-        return here.get(name, tested.get(name, "99"))
-
-    constraints = (SCRIPTS.parent / "constraints.txt").read_text().splitlines()
-    tested = dict(line.split("==") for line in constraints if "==" in line)
-    monkeypatch.setattr(_gpu_versions, "version", version)
-    project = tomllib.loads((SCRIPTS.parents[1] / "pyproject.toml").read_text())["project"]
-    lines = [line for extra in project["optional-dependencies"].values() for line in extra]
-    bounds = {each.name: each.specifier for each in map(Requirement, lines)}
-    lines = {line for line in _gpu_versions.check_versions() if line.split()[0] in tested}
-    assert lines == {
-        f"torch 2.11.0+cu130: allowed by {bounds['torch']}, tested with {tested['torch']}",
-        f"transformers 5.20.1: allowed by {bounds['transformers']}, tested with "
-        f"{tested['transformers']}",
-        f"trl 1.0.0: not allowed by {bounds['trl']}, tested with {tested['trl']}",
-        "deepspeed is not installed",
-    }
+    here = {}
+    monkeypatch.setattr(_gpu_versions, "version", lambda name: here.get(name) or version(name))
+    assert _gpu_versions.check_versions() is None
     here["transformers"] = "5.12.0"
     with pytest.raises(SystemExit) as ended:
         _gpu_versions.check_versions()
     assert ended.value.code == 2
     message = capsys.readouterr().err
-    bound = bounds["transformers"]
-    assert message.startswith(f"bench_gpu: transformers 5.12.0 is not {bound}. It installs no")
+    assert re.match(
+        r"bench_gpu: transformers 5\.12\.0 is not \S*5\.15\S*\. It installs no", message
+    )
     assert len(message.splitlines()) == 1
 
 
@@ -315,63 +263,67 @@ def test_the_real_model_is_qwen2_5_vl_7b(parts):
     config = parts.model.qwen2_5_vl(toy=False)
     model = parts.model.make_model(config, "meta")
     assert sum(p.numel() for p in model.parameters()) == 8_292_166_656
-    for workload, answer in ((parts.model.SHORT, 24), (parts.model.DENSE, 4096)):
-        batch = parts.model.make_batch(config, workload)
-        assert batch["input_ids"].shape == (1, 1024 + answer)
-        assert (batch["labels"] != -100).sum() == answer
-        assert (batch["input_ids"] == config.image_token_id).sum() == 900
-        assert batch["pixel_values"].shape == (4 * 900, 3 * 2 * 14 * 14)
+    batch = parts.model.repeated(parts.model.make_batch(config, parts.model.ROW), 2)
+    assert batch["input_ids"].shape == (2, 1000)
+    assert (batch["labels"] != -100).sum() == 2 * 24
+    assert (batch["input_ids"] == config.image_token_id).sum() == 2 * 900
+    assert batch["pixel_values"].shape == (2 * 4 * 900, 3 * 2 * 14 * 14)
 
 
 def test_operations_are_two_for_each_weight_and_position(parts):
     config = parts.model.qwen2_5_vl(toy=True)
     model = parts.model.make_model(config, "cpu")
-    batch = parts.model.make_batch(config, parts.model.TOY_SHORT)
-    language, vision = parts.model.forward_flops(model, batch)
+    batch = parts.model.make_batch(config, parts.model.TOY_ROW)
+    found = parts.model.step_flops(model, batch, head_positions=8)
     sizes = {name: module.weight.numel() for name, module in model.named_modules()
              if isinstance(module, nn.Linear)}  # fmt: skip
-    positions = {"language": 48, "lm_head": 48, "merger": 16, "visual": 64}  # merges 2 x 2 patches
+    positions = {"language": 48, "lm_head": 8, "merger": 16, "visual": 64}  # merges 2 x 2 patches
     wanted = {True: 0, False: 0}
     for name, size in sizes.items():
         where = next(part for part in positions if part in name)
         wanted["visual" in name] += 2 * size * positions[where]
-    assert vision == wanted[True]
-    assert language == wanted[False] + 2 * 48**2 * 64 * 2
-    assert parts.model.step_flops(language, vision, lora=False) == 3 * (language + vision)
-    assert parts.model.step_flops(language, vision, lora=True) == 2 * language + vision
+    assert found == 2 * (wanted[False] + 2 * 48**2 * 64 * 2) + wanted[True]
 
 
-def test_a_gpu_that_is_too_small_for_all_weights_is_named(parts, monkeypatch):
-    import _gpu_training
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_the_losses_before_are_cross_entropy(parts, monkeypatch, is_trained):
+    import _gpu_before as before
 
-    config = parts.model.qwen2_5_vl(toy=False)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 40 << 30))
-    message = "weights, gradients and AdamW's state need 62 GiB, the GPU has 40"
-    with pytest.raises(parts.jobs.NotAvailableError, match=message):
-        _gpu_training.check_memory(config)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 80 << 30))
-    _gpu_training.check_memory(config)
+    monkeypatch.setattr(before, "CHUNK", 40)
+    hidden, head = torch.randn(7, 5, requires_grad=True), torch.randn(20, 5)
+    head.requires_grad_(is_trained)
+    labels, leaves = torch.randint(20, (7,)), [hidden, head][: 1 + is_trained]
+    losses = (
+        nn.functional.cross_entropy(hidden @ head.T, labels, reduction="none"),
+        before.CrossEntropy.apply(hidden @ head.T, labels),
+        before.LinearCrossEntropy.apply(hidden, head, labels),
+    )
+    wanted, *found = [(own, *torch.autograd.grad(own.square().sum(), leaves)) for own in losses]
+    for own in found:
+        torch.testing.assert_close(own, wanted)
 
 
 def test_the_table_of_a_gpu(parts):
     head = {"device": "NVIDIA H100 80GB HBM3", "memory_gib": 79.1, "driver": "580.1",
-            "cuda": "13.0",
-            "commit": "abc1234", "toy": False, "torch": "2.11.0", "python": "3.12.3",
-            **dict.fromkeys(parts.facts.PACKAGES, "1.0"), "ms-swift": "not installed"}  # fmt: skip
+            "cuda": "13.0", "commit": "abc1234", "toy": False, "torch": "2.11.0",
+            "python": "3.12.3", **dict.fromkeys(parts.facts.PACKAGES, "1.0"),
+            "flash-attn": "not installed"}  # fmt: skip
+    estimate = {"status": "ok", "peak_bytes": 1 << 30}
     fast = {"status": "ok", "seconds_per_step": [0.25, 0.125, 0.5], "tokens_per_second": 4192.0,
             "mfu": 0.3456, "peak_bytes": 3 << 29, "loss": 11.0}  # fmt: skip
     large = {"status": "out of memory", "reason": "the device has too little memory"}
-    records = {"a": fast, "b": large, "c": None}
+    records = {"estimate": estimate, "a": fast, "b": large, "c": None}
     page = parts.table.markdown(head, {"training": {"7B": records}})
     assert page.splitlines()[2:5] == [
         "Commit abc1234, 79.1 GiB, driver 580.1, CUDA 13.0, torch 2.11.0.",
         "transformers 1.0, accelerate 1.0, peft 1.0, trl 1.0, deepspeed 1.0, triton 1.0, "
         "liger-kernel 1.0, cut-cross-entropy 1.0, Python 3.12.3.",
-        "Not installed: ms-swift.",
+        "Not installed: flash-attn.",
     ]
-    assert page.splitlines()[-5:] == [
+    assert page.splitlines()[-6:] == [
         "| 7B | ms per step | tokens/s | MFU | peak GiB | loss |",
         "| :-- | --: | --: | --: | --: | --: |",
+        "| estimate |  |  |  | 1.0 |  |",
         "| a | 250.0 (125.0 to 500.0) | 4,192 | 34.6% | 1.5 | 11.0000 |",
         "| b | out of memory: the device has too little memory |  |  |  |  |",
         "| c | not run |  |  |  |  |",

@@ -313,7 +313,7 @@ def test_a_step_of_every_trainer_is_measured(tmp_path):
     results = found["results"]
     *theirs, ce, ntil = results
     assert (theirs, ce, ntil) == (
-        ["transformers.Trainer", "trl.SFTTrainer"],
+        ["transformers.Trainer", "trl.SFTTrainer", "transformers.Trainer, logits_to_keep"],
         "NumericTrainer, ce",
         "NumericTrainer, ntil",
     )

@@ -3,14 +3,13 @@
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from processes import python
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-TITLE = "tiny Qwen2.5-VL, LoRA, 40 + 8 tokens"
+TITLE = "tiny Qwen2.5-VL, LoRA, 2 rows of 48 tokens"
 
 
 def test_every_script_loads_all_it_needs_in_a_new_process(tmp_path):
@@ -42,10 +41,12 @@ def test_everything_is_measured_or_has_a_reason(toy):
     results, page = toy
     assert page.startswith("# bench_gpu: ")
     assert "Commit abc1234, toy size: the times mean nothing, no GPU, torch " in page
-    assert list(results) == ["works", "losses", "training", "dense", "batches"]
-    need_gpu = {"Liger, fused linear CE", "cut-cross-entropy", "transformers.Trainer, Liger",
-                "ours, from_losses ntl_was on cut-cross-entropy"}  # fmt: skip
-    never = {"ms-swift", "trl.SFTTrainer, all logits", "padding-free, flash_attention_2"}
+    assert list(results) == ["hardware", "losses", "training", "flash", "answers", "images",
+                             "resume", "works", "batches"]  # fmt: skip
+    need_gpu = {"Liger, CE", "Liger, fused linear CE", "cut-cross-entropy",
+                "transformers.Trainer, Liger's loss", "ours, from_losses ntil on Liger's",
+                "ours, from_losses ntil on cut-cross-entropy"}  # fmt: skip
+    never = {"NumericTrainer, ce, flash_attention_2", "padding-free, flash_attention_2"}
     for jobs in results.values():
         for title, job in jobs.items():
             assert f"\n| {title} | " in page
@@ -54,15 +55,12 @@ def test_everything_is_measured_or_has_a_reason(toy):
                 is_missing = name in need_gpu | never
                 assert record["status"] == ("not available" if is_missing else "ok"), record
                 assert not is_missing or record["reason"]
-    liger = results["training"][TITLE]["transformers.Trainer, Liger"]
-    assert ("is not installed" in liger["reason"]) != (find_spec("liger_kernel") is not None)
+    liger = results["training"][TITLE]["transformers.Trainer, Liger's loss"]
+    assert liger["reason"] == "the kernels of liger-kernel need a GPU"
 
 
 def test_commands_work_and_resuming_is_exact_on_a_cpu(toy):
     found = toy[0]["works"]
-    tests = found["tests"]["tests marked device"]
-    assert tests["passed"] > 0
-    assert tests["passed"] + tests["skipped"] == 40
     for run in ("all weights", "LoRA", "DeepSpeed ZeRO-2"):
         assert found[run]["train --resume"]["distance_of_change"] == 0
         assert found[run]["train --resume"]["loss"] == found[run]["train with bf16"]["loss"]
@@ -72,18 +70,20 @@ def test_commands_work_and_resuming_is_exact_on_a_cpu(toy):
 
 def test_all_trainers_and_batches_have_one_loss(toy):
     results = toy[0]
-    for section, title, tokens in (
-        ("training", TITLE, 48), ("training", TITLE.replace("LoRA", "full"), 48),
-        ("dense", TITLE.replace("+ 8", "+ 64"), 104),
-    ):  # fmt: skip
-        found = results[section][title]
-        ours = found["NumericTrainer, ce"]
-        for name in ("transformers.Trainer", "trl.SFTTrainer"):
-            assert found[name]["loss"] == pytest.approx(ours["loss"], abs=2e-3)
-        assert found["NumericTrainer, ntil"]["loss"] > ours["loss"] + 0.1
-        assert ours["tokens_per_second"] == pytest.approx(tokens / ours["median_seconds"])
-        assert ours["mfu"] is None
-    for job in results["batches"].values():
+    found = results["training"][TITLE]
+    ours = found["NumericTrainer, ce"]
+    for name in ("transformers.Trainer", "transformers.Trainer, logits_to_keep", "trl.SFTTrainer"):
+        assert found[name]["loss"] == pytest.approx(ours["loss"], abs=2e-3)
+    assert found["NumericTrainer, ntil"]["loss"] > ours["loss"] + 0.1
+    assert ours["tokens_per_second"] == pytest.approx(2 * 48 / ours["median_seconds"])
+    assert ours["mfu"] is None
+    assert found["estimate of check-data"]["peak_bytes"] > 0
+    assert results["resume"]["LoRA"]["train --resume"]["distance_of_change"] == 0
+    (answers,) = results["answers"].values()
+    assert answers["greedy"]["answer"] == "8:14"  # the most likely tokens
+    assert answers["median"]["answer"] == "8:15"
+    assert answers["mbr"]["positions"] > answers["greedy"]["positions"] == 48 + 4
+    for job in [*results["batches"].values(), *results["images"].values()]:
         done = [record for record in job.values() if record["status"] == "ok"]
         assert len(done) >= 2
         for record in done:
