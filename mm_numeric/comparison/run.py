@@ -63,7 +63,7 @@ from mm_numeric.comparison.summary import SUMMARY, write_summary
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
-from mm_numeric.distributed.ranks import EveryRankError, num_ranks
+from mm_numeric.distributed.ranks import PARALLEL_RUNS, EveryRankError, num_ranks
 from mm_numeric.evaluation.metrics.base import CATEGORY, metrics_by_category
 from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.score_text import in_unit
@@ -235,6 +235,7 @@ def execute_one(folder: Path, name: str, cpus: int, *_: None) -> None:
     import torch
 
     torch.set_num_threads(cpus)
+    os.environ[PARALLEL_RUNS] = "1"
     config = with_resolved_vary(read_comparison(folder / CONFIG), folder)
     for run in open_runs(config, all_seeds(config)):
         deadline = time.monotonic() + _LOCK_WAIT_S

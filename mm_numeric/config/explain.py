@@ -121,7 +121,7 @@ def _trainer() -> Iterator[SettingText]:
         text = "computed" if value is NO_DEFAULT else as_yaml(value)
         if name in BY_MACHINE:
             text = "chosen by the machine"
-        meaning = setting.help
+        meaning = setting.help + BY_MACHINE.get(name, "")
         if name in ONLY:
             only, why = ONLY[name]
             meaning += f" Only {as_yaml(only)} can be used here, for {why}."

@@ -32,8 +32,15 @@ OURS: Mapping[str, Any] = {
 run in any case.
 """
 
-BY_MACHINE = ("disable_tqdm", "use_cpu", "dataloader_pin_memory")
-"""Settings whose default depends on the terminal or the accelerator of the machine."""
+BY_MACHINE: Mapping[str, str] = {
+    "disable_tqdm": "",
+    "use_cpu": "",
+    "dataloader_pin_memory": "",
+    "dataloader_num_workers": " Default: min(4, CPU cores of the rank) if at least 1,000 training "
+    "rows that are not streamed have an image, processes are forked and the runs of a comparison "
+    "are executed one at a time; otherwise 0.",
+}
+"""Settings whose default depends on the machine, with an explanation after the help text."""
 
 ONLY: Mapping[str, tuple[Any, str]] = {
     "remove_unused_columns": (False, "the collator reads examples, not columns"),

@@ -14,6 +14,10 @@ _Found = TypeVar("_Found")
 _LONGEST_WAIT = timedelta(weeks=1)  # a launcher stops all ranks if one is killed
 
 
+PARALLEL_RUNS = "MM_NUMERIC_PARALLEL_RUNS"
+"""Environment variable of processes that execute runs of one comparison at the same time."""
+
+
 class EveryRankError(ValueError):
     """An error that all ranks raise together. The command line prints it on rank 0 only."""
 
@@ -21,6 +25,13 @@ class EveryRankError(ValueError):
 def num_ranks() -> int:
     """Return the number of ranks that the launcher started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def num_cores() -> int:
+    """Return the number of CPU cores of this rank: its share of those of the machine."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # on Linux
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def is_lost_rank(error: BaseException) -> bool:

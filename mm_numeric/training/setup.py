@@ -1,7 +1,10 @@
 """Create the TrainingArguments and the trainer from a config."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_start_method
 from typing import Any
 
 import transformers
@@ -20,6 +23,7 @@ from mm_numeric.distributed.deepspeed import (
     validate_deepspeed,
     validate_sharding,
 )
+from mm_numeric.distributed.ranks import PARALLEL_RUNS, num_cores
 from mm_numeric.io.log import shows_progress
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.models.adapters import add_adapters
@@ -32,6 +36,8 @@ from mm_numeric.training.image_positions import with_image_positions
 from mm_numeric.training.padding_free import make_padding_free
 from mm_numeric.training.trainer import BaselineTrainer, NumericTrainer
 from mm_numeric.training.vision_features import make_vision_cache
+
+_LEAST_ROWS, _MOST_WORKERS = 1000, 4  # also in BY_MACHINE of mm_numeric.config.trainer_settings
 
 
 def training_arguments(config: Config) -> TrainingArguments:
@@ -76,6 +82,19 @@ def training_arguments(config: Config) -> TrainingArguments:
     return args
 
 
+def default_workers(args: TrainingArguments, examples: Sequence[Example]) -> int:
+    """Return the default of ``trainer.dataloader_num_workers`` for a list of training rows.
+
+    One core reads a large JPEG in about 0.1 s, during which a GPU would wait. Few rows are read
+    faster than processes start. Runs that share the machine already use all cores.
+    """
+    method = args.dataloader_multiprocessing_context or get_start_method()
+    with_image = sum(example.image is not None for example in examples)
+    if with_image < _LEAST_ROWS or method != "fork" or PARALLEL_RUNS in os.environ:
+        return 0
+    return min(_MOST_WORKERS, num_cores())
+
+
 def make_trainer(
     config: Config,
     args: TrainingArguments,
@@ -90,6 +109,8 @@ def make_trainer(
     family = collator.family
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
+    if "dataloader_num_workers" not in config.trainer:
+        args.dataloader_num_workers = default_workers(args, known)
     collator = replace(collator, add_dummy_image_row=mixed, augment=make_augmenter(config, known))
     if isinstance(family, Baseline):
         family.fit(config.task, known)  # the tokens of answers may change, so clear their cache

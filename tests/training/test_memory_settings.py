@@ -1,6 +1,7 @@
-"""Settings that save memory change no gradient, and unavailable ones are rejected."""
+"""Settings that save memory or time change no gradient, and unavailable ones are rejected."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,12 +10,14 @@ from tiny_models import TINY, small_config, tiny_checkpoint, tiny_family
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import make_collator
 from mm_numeric.data.examples import load_examples
+from mm_numeric.distributed.ranks import PARALLEL_RUNS
 from mm_numeric.models.loading import load_family
-from mm_numeric.training.setup import make_trainer, training_arguments
+from mm_numeric.training import setup
+from mm_numeric.training.setup import default_workers, make_trainer, training_arguments
 
 
-def first_step(folder, *overrides):
-    """Return the gradients of the first step, and how often a layer of each tower was called."""
+def made(folder, *overrides):
+    """Return a trainer that was made from a config."""
     config = small_config(
         folder, "trainer.max_steps=1", "trainer.save_strategy='no'", "objective=ntil_soft",
         f"model.name={tiny_checkpoint()}", *overrides,
@@ -22,7 +25,12 @@ def first_step(folder, *overrides):
     family = load_family(config, tiny_checkpoint())
     examples = load_examples(config.task, config.data.train, folder / "cache", training=True)
     args = training_arguments(config)
-    trainer = make_trainer(config, args, examples, make_collator(config, family), tiny_checkpoint())
+    return make_trainer(config, args, examples, make_collator(config, family), tiny_checkpoint())
+
+
+def first_step(folder, *overrides):
+    """Return the gradients of the first step, and how often a layer of each tower was called."""
+    trainer = made(folder, *overrides)
     # A bottleneck that is zero hides the gradient of the other half of an adapter.
     torch.manual_seed(0)
     for name, parameter in trainer.model.named_parameters():
@@ -89,3 +97,44 @@ def test_flash_attention_that_is_not_there_is_one_sentence():
 def test_the_optimiser_is_fused(tmp_path):
     """The default of transformers where torch has the kernel, also on a CPU."""
     assert training_arguments(small_config(tmp_path)).optim == "adamw_torch_fused"
+
+
+@pytest.mark.parametrize(
+    ("rows", "cores", "method", "variables", "workers"),
+    [
+        (1000, 8, None, {}, 4),
+        (1000, 3, "fork", {}, 3),
+        (1000, 8, None, {"LOCAL_WORLD_SIZE": "4"}, 2),
+        (1000, 2, None, {"LOCAL_WORLD_SIZE": "4"}, 1),
+        (999, 8, None, {}, 0),
+        (1000, 8, "spawn", {}, 0),
+        (1000, 8, None, {PARALLEL_RUNS: "1"}, 0),
+    ],
+)
+def test_the_default_number_of_workers(monkeypatch, rows, cores, method, variables, workers):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setattr(setup, "get_start_method", lambda: "fork")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    args = SimpleNamespace(dataloader_multiprocessing_context=method)
+    examples = [SimpleNamespace(image="a.jpg")] * rows + [SimpleNamespace(image=None)] * 5
+    assert default_workers(args, examples) == workers
+
+
+def test_workers_make_the_same_batches_by_default(tmp_path, monkeypatch):
+    monkeypatch.setattr(setup, "_LEAST_ROWS", 40)
+    monkeypatch.setattr(setup, "num_cores", lambda: 2)
+    trainers = made(tmp_path), made(tmp_path, "trainer.dataloader_num_workers=0")
+    assert [trainer.args.dataloader_num_workers for trainer in trainers] == [2, 0]
+    batches = []
+    for trainer in trainers:
+        torch.manual_seed(0)  # of the sampler
+        batches.append(list(trainer.get_train_dataloader()))
+    assert len(batches[0]) == 10
+    torch.testing.assert_close(*map(tensors, batches), rtol=0, atol=0)
+
+
+def tensors(batches):
+    """Return the tensors of batches, those of number spans too."""
+    return [{n: v for n, v in {**batch, **vars(batch["spans"])}.items() if torch.is_tensor(v)}
+            for batch in batches]  # fmt: skip

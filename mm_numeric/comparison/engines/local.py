@@ -12,6 +12,7 @@ from pathlib import Path
 from mm_numeric.comparison.plan import Run, all_seeds
 from mm_numeric.comparison.run import RunFailedError, execute_here
 from mm_numeric.config.schema import Config
+from mm_numeric.distributed.ranks import PARALLEL_RUNS
 from mm_numeric.io.atomic_files import append_to, has_locks
 from mm_numeric.io.log import progress
 from mm_numeric.runs.folder import CONFIG, LOG
@@ -35,6 +36,7 @@ def _in_processes(config: Config, folder: Path, left: Sequence[Run]) -> None:
     jobs = min(config.comparison.jobs, len(left))
     threads = max(1, (os.cpu_count() or 1) // jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
+    environment[PARALLEL_RUNS] = "1"
     # Without -P, Python looks for modules in the working directory first, where another user's
     # files may be. Only a checkout of this library that is not installed has to be found there.
     safe = ["-P"] if Path.cwd() != Path(__file__).parents[3] else []
