@@ -30,6 +30,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if config.option.markexpr != "device":  # before triton is imported: kernels run on the CPU
+        os.environ.setdefault("TRITON_INTERPRET", "1")
     if config.option.new_pythons:
         os.environ["MM_NUMERIC_NEW_PYTHONS"] = "1"
     if config.option.simulated_device:

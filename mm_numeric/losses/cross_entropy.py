@@ -4,18 +4,22 @@ Axes    r positions, n supervised positions (those with a label), v vocabulary,
         k labels that are number tokens, c number tokens in the vocabulary
 
 A numeric loss needs the logits of few tokens. In plain PyTorch, the gradient of selecting them is
-a second tensor as large as all logits. Here both gradients are written to one tensor.
+a second tensor as large as all logits. Here both gradients are written to one tensor. On a GPU,
+``triton_kernels`` reads the logits once in each pass.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from mm_numeric.io.log import logger
 
 _CACHED_CHUNK = 1 << 18  # logits per chunk and CPU thread: 1 MiB, about a core's level-2 cache
 _CPU_CHUNK = 1 << 22  # logits per chunk and CPU thread, for products with the output head
@@ -32,18 +36,26 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
         labels: Tensor,
         number_rows: Tensor,
         number_ids: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        normalisers = []
-        for _, index in _pieces(len(labels), rows, logits):
-            part = logits[index]
-            normalisers.append(logsumexp(part, to_compute_dtype(part.amax(dim=-1))))
-        normaliser = joined(normalisers)
-        ctx.set_materialize_grads(False)
+        with_likely: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         number_at = number_rows if rows is None else rows[number_rows]
-        losses = normaliser - _at_labels(logits, rows, labels).to(normaliser)
+        if uses_kernels(logits):
+            normaliser, at_labels, _, likely = kernels().row_statistics(logits, rows, labels)
+            likely = likely[number_rows] if with_likely else None
+        else:
+            normalisers = []
+            for _, index in _pieces(len(labels), rows, logits):
+                part = logits[index]
+                normalisers.append(logsumexp(part, to_compute_dtype(part.amax(dim=-1))))
+            normaliser = joined(normalisers)
+            at_labels = _at_labels(logits, rows, labels).to(normaliser)
+            likely = most_likely(logits, number_at) if with_likely else None
+        ctx.set_materialize_grads(False)
         number_logits = logits[number_at[:, None], number_ids].to(normaliser)
         ctx.save_for_backward(logits, rows, labels, normaliser, number_rows, number_at, number_ids)
-        return losses, number_logits, normaliser[number_rows]
+        if likely is not None:
+            ctx.mark_non_differentiable(likely)
+        return normaliser - at_labels, number_logits, normaliser[number_rows], likely
 
     @staticmethod
     @once_differentiable
@@ -52,6 +64,7 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
         grad_losses: Tensor | None,
         grad_number_logits: Tensor | None,
         grad_normaliser: Tensor | None,
+        _: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
         logits, rows, labels, normaliser, number_rows, number_at, number_ids = ctx.saved_tensors
         if grad_losses is None:
@@ -60,34 +73,37 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
         if grad_normaliser is not None:
             scale = grad_losses.index_add(0, number_rows, grad_normaliser)
         grad = _gradient_like(logits, filled=len(labels) == len(logits))
-        for chunk, index in _pieces(len(labels), rows, logits):
-            softmax = (logits[index] - normaliser[chunk, None]).exp_()
-            if isinstance(index, slice):
-                torch.mul(softmax, scale[chunk, None], out=grad[index])
-            else:
-                grad[index] = softmax.mul_(scale[chunk, None]).to(grad)
-        if rows is None and grad.dtype == scale.dtype:  # same result as below, less arithmetic
-            grad.scatter_add_(1, labels[:, None], -grad_losses[:, None])
-            if grad_number_logits is not None:
-                at = number_at[:, None], number_ids
-                grad[at] = grad[at] + grad_number_logits
-            return grad, None, None, None, None
-        # The gradient at labels and number tokens has terms besides the softmax. Add them before
-        # rounding to the logits' dtype: in bf16, a softmax of 0.999 minus 1 would be 0.
-        wanted = (_at_labels(logits, rows, labels).to(normaliser) - normaliser).exp_()
-        wanted = (wanted * scale - grad_losses).to(grad)
-        if rows is None:
-            grad.scatter_(1, labels[:, None], wanted[:, None])
+        if uses_kernels(logits):
+            kernels().write_softmax(grad, logits, rows, labels, normaliser, scale, grad_losses)
         else:
-            grad[rows, labels] = wanted
+            for chunk, index in _pieces(len(labels), rows, logits):
+                softmax = (logits[index] - normaliser[chunk, None]).exp_()
+                if isinstance(index, slice):
+                    torch.mul(softmax, scale[chunk, None], out=grad[index])
+                else:
+                    grad[index] = softmax.mul_(scale[chunk, None]).to(grad)
+            if rows is None and grad.dtype == scale.dtype:  # same as below, less arithmetic
+                grad.scatter_add_(1, labels[:, None], -grad_losses[:, None])
+                if grad_number_logits is not None:
+                    at = number_at[:, None], number_ids
+                    grad[at] = grad[at] + grad_number_logits
+                return grad, *[None] * 5
+            # The gradient at labels and number tokens has terms besides the softmax. Add them
+            # before rounding to the logits' dtype: in bf16, a softmax of 0.999 minus 1 would be 0.
+            wanted = (_at_labels(logits, rows, labels).to(normaliser) - normaliser).exp_()
+            wanted = (wanted * scale - grad_losses).to(grad)
+            if rows is None:
+                grad.scatter_(1, labels[:, None], wanted[:, None])
+            else:
+                grad[rows, labels] = wanted
         if grad_number_logits is None:  # no term is trained
-            return grad, None, None, None, None
+            return grad, *[None] * 5
         numbers = logits[number_at[:, None], number_ids].to(normaliser)
         numbers = (numbers - normaliser[number_rows, None]).exp_() * scale[number_rows, None]
         is_wanted = labels[number_rows, None] == number_ids
         numbers -= is_wanted * grad_losses[number_rows, None]
         grad[number_at[:, None], number_ids] = (numbers + grad_number_logits).to(grad)
-        return grad, None, None, None, None
+        return grad, *[None] * 5
 
 
 def _at_labels(logits: Tensor, rows: Tensor | None, labels: Tensor) -> Tensor:
@@ -103,7 +119,8 @@ def cross_entropy_with_numbers(
     number_rows: Tensor,
     number_ids: Tensor,
     rows: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    with_likely: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the cross-entropy at each supervised position, and the logits of the number tokens.
 
     The results have a gradient, but no second derivatives. They are computed in float32 if the
@@ -116,11 +133,44 @@ def cross_entropy_with_numbers(
         number_ids: [c] ids of the number tokens.
         rows: [n] indices of the supervised positions in ``logits``; no duplicates. None if all
             positions in ``logits`` are supervised.
+        with_likely: Whether to return the most likely tokens.
 
     Returns:
-        Losses [n], logits of the number tokens [k, c], and logsumexp over the vocabulary [k].
+        Losses [n]; and, for the k labels of ``number_rows``, the logits of the number tokens
+        [k, c], the logsumexp over the vocabulary [k], and the most likely token [k] or None.
     """
-    return _CrossEntropyWithNumbers.apply(logits, rows, labels, number_rows, number_ids)
+    arguments = (logits, rows, labels, number_rows, number_ids, with_likely)
+    return _CrossEntropyWithNumbers.apply(*arguments)
+
+
+def uses_kernels(logits: Tensor) -> bool:
+    """Return True if ``triton_kernels`` computes the loss: on a GPU, but not in float64."""
+    if not logits.is_cuda or logits.dtype == torch.float64 or logits.stride(-1) != 1:
+        return False
+    return torch.compiler.is_compiling() or triton_runs()
+
+
+def kernels() -> Any:
+    """Return the module ``triton_kernels``, which is imported at its first use."""
+    from mm_numeric.losses import triton_kernels
+
+    return triton_kernels
+
+
+@cache
+def triton_runs() -> bool:
+    """Return True if Triton runs on this machine, and log a warning if it does not."""
+    try:
+        label = torch.zeros(1, dtype=torch.long, device="cuda")
+        kernels().row_statistics(torch.zeros(1, 1, device="cuda"), None, label)
+    except Exception as error:  # of Triton, of its compiler or of the driver
+        logger.warning(
+            "the loss is slower, because Triton does not run here: install triton, a C compiler "
+            "and the headers of Python (%s)",
+            error,
+        )
+        return False
+    return True
 
 
 @torch.no_grad()

@@ -25,8 +25,10 @@ from mm_numeric.losses.cross_entropy import (
     chunks,
     difference,
     full_precision,
+    kernels,
     logsumexp,
     to_compute_dtype,
+    uses_kernels,
 )
 
 CHUNKED_FROM = 1 << 27
@@ -65,29 +67,27 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
         number_ids: Tensor,
         is_frozen: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        normalisers, wanted, likely, others = [], [], [], []
+        statistics, others = [], []
         pieces = chunks(len(hidden), len(weight), hidden.device, frozen=is_frozen)
         memory = _ChunkMemory(hidden, pieces, len(weight))
         for rows in pieces:
             logits, floats = memory.logits(hidden[rows], weight, bias)
-            wanted.append(logits.gather(1, labels[rows, None]).squeeze(1).to(floats))
-            largest, index = logits.max(dim=-1)
-            likely.append(index)
-            normalisers.append(logsumexp(logits, largest.to(floats), out=floats))
+            statistics.append(_statistics(logits, floats, labels[rows], with_softmax=is_frozen))
             if is_frozen:
-                # ``floats`` is the softmax before division by its sum. Label and number tokens are
+                # ``logits`` is the softmax before division by its sum. Label and number tokens are
                 # set to 0: their gradient has other terms, and the backward pass adds all of it.
-                floats.scatter_(1, labels[rows, None], 0).index_fill_(1, number_ids, 0)
-                logits = logits if logits is floats else logits.copy_(floats)
-                total = (normalisers[-1] - largest.to(floats)).exp_()
-                others.append((logits @ weight).to(floats).div_(total[:, None]))
-        normaliser, at_labels = torch.cat(normalisers), torch.cat(wanted)
+                logits.scatter_(1, labels[rows, None], 0).index_fill_(1, number_ids, 0)
+                normaliser, _, largest, _ = statistics[-1]
+                total = (normaliser - largest).exp_()
+                others.append((logits @ weight).to(total).div_(total[:, None]))
+        parts = zip(*statistics, strict=True)
+        normaliser, at_labels, _, likely = (torch.cat(part) for part in parts)
         of = slice(None) if is_frozen else number_rows
         numbers = head_scores(hidden, weight, bias, of, number_ids)
         saved = (torch.cat(others), at_labels, numbers) if is_frozen else (hidden, bias)
         ctx.save_for_backward(weight, labels, normaliser, number_rows, number_ids, *saved)
         ctx.is_frozen, ctx.dtype = is_frozen, hidden.dtype
-        most_likely = torch.cat(likely)[number_rows]
+        most_likely = likely[number_rows]
         ctx.mark_non_differentiable(most_likely)
         numbers = numbers[number_rows] if is_frozen else numbers
         return normaliser - at_labels, numbers, normaliser[number_rows], most_likely
@@ -104,6 +104,29 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
         gradients = _gradient_of_hidden if ctx.is_frozen else _gradients
         with full_precision(grad_losses.device):
             return *gradients(ctx, grad_losses, grad_number_logits, grad_normaliser), *[None] * 4
+
+
+def _statistics(
+    logits: Tensor, floats: Tensor | None, labels: Tensor, *, with_softmax: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return logsumexp, logit of the label, largest logit and its token for each row, [n].
+
+    If ``with_softmax``, the softmax before division by its sum overwrites the logits. ``floats`` is
+    memory for the computation; None if the Triton kernels compute.
+    """
+    if floats is None:
+        found = kernels().row_statistics(logits, None, labels)
+        if with_softmax:
+            scale = torch.ones_like(found[2])
+            kernels().write_softmax(logits, logits, None, labels, found[2], scale, scale)
+        return found
+    at_labels = logits.gather(1, labels[:, None]).squeeze(1).to(floats)
+    largest, likely = logits.max(dim=-1)
+    largest = largest.to(floats)
+    normaliser = logsumexp(logits, largest, out=floats)  # also writes the softmax to ``floats``
+    if with_softmax and logits is not floats:
+        logits.copy_(floats)
+    return normaliser, at_labels, largest, likely
 
 
 def _gradient_of_hidden(
@@ -148,12 +171,16 @@ def _gradients(
     for tokens in pieces:
         part = weight[tokens]
         logits, floats = memory.logits(hidden, part, None if bias is None else bias[tokens])
-        softmax = difference(logits, normaliser, floats).exp_()
-        grad = softmax.mul_(scale[:, None])
         column = labels - tokens.start
-        is_here = (column >= 0) & (column < len(part))
-        column = column.clamp(0, len(part) - 1)[:, None]
-        grad.scatter_add_(1, column, (is_here * -grad_losses)[:, None])
+        if floats is None:
+            grad = floats = logits
+            kernels().write_softmax(grad, logits, None, column, normaliser, scale, grad_losses)
+        else:
+            softmax = difference(logits, normaliser, floats).exp_()
+            grad = softmax.mul_(scale[:, None])
+            is_here = (column >= 0) & (column < len(part))
+            column = column.clamp(0, len(part) - 1)[:, None]
+            grad.scatter_add_(1, column, (is_here * -grad_losses)[:, None])
         if grad_bias is not None:
             grad_bias[tokens] = grad.sum(dim=0)
         grad = grad if logits is floats else logits.copy_(grad)
@@ -185,13 +212,16 @@ class _ChunkMemory:
     def __init__(self, like: Tensor, pieces: Sequence[slice], others: int) -> None:
         """Allocate memory for the largest chunk; ``others`` is the size of the other axis."""
         self.products = like.new_empty((pieces[0].stop - pieces[0].start) * others)
-        self.floats = to_compute_dtype(self.products)
+        fused = uses_kernels(self.products)
+        self.floats = None if fused else to_compute_dtype(self.products)
 
-    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    def logits(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the logits, and a tensor of the same shape for intermediate results.
 
         The second tensor is float32, or float64 for float64 logits. If the logits already have this
-        dtype, it is the tensor of the logits.
+        dtype, it is the tensor of the logits. The Triton kernels need none: then it is None.
         """
         shape = len(hidden), len(weight)
         products = self.products[: shape[0] * shape[1]].view(shape)
@@ -199,6 +229,8 @@ class _ChunkMemory:
             torch.mm(hidden, weight.T, out=products)
         else:
             torch.addmm(bias, hidden, weight.T, out=products)
+        if self.floats is None:
+            return products, None
         if self.floats is self.products:
             return products, products
         return products, self.floats[: products.numel()].view(shape)

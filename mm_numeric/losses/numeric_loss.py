@@ -16,7 +16,6 @@ from mm_numeric.io.log import logger
 from mm_numeric.losses.cross_entropy import (
     cross_entropy_with_numbers,
     full_precision,
-    most_likely,
     to_compute_dtype,
 )
 from mm_numeric.losses.linear_cross_entropy import head_scores, linear_cross_entropy_with_numbers
@@ -267,8 +266,7 @@ class NumericLoss(nn.Module):
         logits, labels, spans, supervised, weights = flat_supervised(
             "logits", logits, labels, spans, self.spans, shift, weights, counts
         )
-        losses, numbers, at = self._select(logits, labels, spans, supervised)
-        written = most_likely(logits, at) if metrics else None
+        losses, numbers, written = self._select(logits, labels, spans, supervised, metrics)
         return self._result(losses, numbers, labels, spans, counts, written, weights)
 
     def _check_terms(self) -> None:
@@ -329,9 +327,14 @@ class NumericLoss(nn.Module):
         )
 
     def _select(
-        self, logits: Tensor, labels: Tensor, spans: NumberSpans, supervised: Tensor | None
-    ) -> tuple[Tensor | None, NumberLogits, Tensor]:
-        """Return cross-entropy [n], number-token logits, and the positions of number tokens, [k].
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        spans: NumberSpans,
+        supervised: Tensor | None,
+        with_likely: bool,
+    ) -> tuple[Tensor | None, NumberLogits, Tensor | None]:
+        """Return cross-entropy [n], number-token logits, and the most likely tokens [k] or None.
 
         The cross-entropy is None if the training loss does not use it.
         """
@@ -340,18 +343,18 @@ class NumericLoss(nn.Module):
         check_labels(
             labels, logits.shape[-1], spans, ids, uses_spans=bool(self.terms), gathered=gathered
         )
-        at = spans.position if supervised is None else supervised[spans.position]
         losses: Tensor | None = None
         if self._has_cross_entropy:
-            losses, scores, normaliser = cross_entropy_with_numbers(
-                logits, labels, spans.position, ids, supervised
+            losses, scores, normaliser, likely = cross_entropy_with_numbers(
+                logits, labels, spans.position, ids, supervised, with_likely
             )
         else:
+            at = spans.position if supervised is None else supervised[spans.position]
             each = torch.arange(len(at), device=at.device)
-            _, scores, normaliser = cross_entropy_with_numbers(
-                logits, labels[spans.position], each, ids, at
+            _, scores, normaliser, likely = cross_entropy_with_numbers(
+                logits, labels[spans.position], each, ids, at, with_likely
             )
-        return losses, NumberLogits.at(scores, normaliser, classes, spans.target), at
+        return losses, NumberLogits.at(scores, normaliser, classes, spans.target), likely
 
     def from_hidden(
         self,
