@@ -325,3 +325,15 @@ def test_a_step_of_every_trainer_is_measured(tmp_path):
     assert [each["what"] for each in found["targets"] if "loss" in each["what"]] == [
         f"difference from {name}'s loss" for name in theirs
     ]
+
+
+def test_kernels_are_exact_and_read_as_many_bytes_as_documented():
+    printed = run("benchmarks/bench_kernels.py", "--preset", "ntl_was")
+    errors, counts = printed.strip().split("\n\n")
+    bounds = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 2**-6}
+    for _, dtype, *found in map(str.split, errors.splitlines()[1:]):
+        assert max(map(float, found)) < bounds[dtype]
+    page = (SCRIPTS.parent / "docs" / "losses" / "cost.md").read_text("utf-8")
+    documented = re.findall(r"\| (\d+) \| (\d+) \| (\d+) \|$", page, re.M)
+    found = [[float(value) for value in line.split()[-3:]] for line in counts.splitlines()[1:]]
+    assert found == [[float(value) for value in row] for row in documented]
