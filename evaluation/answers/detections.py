@@ -17,6 +17,10 @@ default is ``box`` if the first line begins with 4 or 5 numbers, and ``quad`` if
 
 COCO JSON: detections are a list of results, and ground truth is an instances file. Crowd
 annotations are ignored regions.
+
+Tables (.csv, .tsv): a box per row, with the columns image, x1, y1, x2, y2, label and, for
+detections, score. ``_COLUMNS`` has other names of the columns. A row without coordinates is an
+image without objects. Detections in a table may have a COCO file as ground truth.
 """
 
 import re
@@ -32,12 +36,28 @@ from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_scorer, rank_rows
 from mm_numeric.evaluation.metrics.coco_rows import sorted_ids
 from mm_numeric.geometry.row_shapes import finite_numbers, finite_xywh, instance_row
-from mm_numeric.io.files import is_wanted, listed_rows, read_json, require_file, zipped_files
+from mm_numeric.io.files import (
+    is_wanted,
+    listed_rows,
+    read_json,
+    read_rows,
+    require_file,
+    zipped_files,
+)
 from mm_numeric.io.log import logger
 from mm_numeric.registry import PROTOCOLS, RANK_FIELDS, choose
 
 LINES = ("box", "quad", "polygon", "polygon_yx")
 """Formats of a line in a text file; ``polygon_yx`` has y before x."""
+
+_COLUMNS = {
+    "image_id": ("image", "image_id", "file_name", "filename", "image_path"),
+    **{edge: (edge, f"{edge[0]}{end}", f"{edge[0]}_{end}")
+       for edge, end in (("x1", "min"), ("y1", "min"), ("x2", "max"), ("y2", "max"))},
+    "category_id": ("label", "class_name", "name", "category", "class"),
+    "score": ("score", "confidence", "conf"),
+}  # fmt: skip
+"""Maps each field of a box in a table to the names of its column; the first that exists is read."""
 
 COCO_AP = "coco_ap"
 """Name of the protocol whose settings are ``Rules``."""
@@ -177,11 +197,64 @@ def _shape(numbers: Sequence[float], lines: str) -> Shape:
     return Polygon(tuple((y, x) if lines == "polygon_yx" else (x, y) for x, y in points))
 
 
+def is_table(path: Path) -> bool:
+    """Return True if a file is a table of boxes, with a column ``x1`` or another name of it."""
+    if path.suffix not in (".csv", ".tsv"):
+        return False
+    first = next(read_rows(path), ("", {}))[1]
+    return any(name in first for name in _COLUMNS["x1"])
+
+
+def _read_table(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the images of a table, and its boxes as COCO entries with labels as categories."""
+    images, boxes = dict[str, None](), []
+    for where, row in read_rows(path):
+        columns = {
+            field: next((name for name in names if name in row), "")
+            for field, names in _COLUMNS.items()
+        }
+        missing = [_COLUMNS[f][0] for f, name in columns.items() if not name and f != "score"]
+        if missing:
+            raise ValueError(
+                f"{where}: no column {missing[0]!r}; a table of boxes has the columns image, x1, "
+                f"y1, x2, y2, label and, for detections, score. Found: {', '.join(row)}."
+            )
+        values = {field: row[name] for field, name in columns.items() if name}
+        images[str(values["image_id"])] = None
+        edges = [values[edge] for edge in ("x1", "y1", "x2", "y2")]
+        if not any(edges):
+            continue
+        numbers = [float(n) if _NUMBER.fullmatch(n or "") else n for n in edges]
+        x1, y1, x2, y2 = finite_numbers(numbers, f"{where}: x1, y1, x2, y2")
+        box = {**values, "bbox": [x1, y1, x2 - x1, y2 - y1], "where": where}
+        if score := values.get("score"):
+            box["score"] = float(score) if _NUMBER.fullmatch(score) else score
+        boxes.append(box)
+    return [*images], boxes
+
+
 def read_coco_truth(path: Path, *, masks: bool = False) -> dict[str, Any]:
-    """Read and validate the ground truth in a COCO instances file.
+    """Read and validate the ground truth in a COCO instances file, or in a table of boxes.
 
     Each annotation needs ``segmentation`` if ``masks``, and otherwise ``bbox``.
     """
+    if is_table(path):
+        names, boxes = _read_table(path)
+        for box in boxes:
+            if min(box["bbox"][2:]) <= 0:
+                raise ValueError(
+                    f"{box['where']}: the box has no area, or is reversed; x1 is smaller than x2, "
+                    "and y1 than y2."
+                )
+        labels = dict.fromkeys(box["category_id"] for box in boxes)
+        return {
+            "images": [{"id": name, "file_name": name} for name in names],
+            "categories": [{"id": label, "name": label} for label in labels],
+            "annotations": [
+                {**box, "id": i, "area": box["bbox"][2] * box["bbox"][3]}
+                for i, box in enumerate(boxes, start=1)
+            ],
+        }
     found = read_json(path)
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected an object with images and annotations, found a list.")
@@ -211,10 +284,11 @@ def read_coco_results(
 ) -> list[dict[str, Any]]:
     """Read and validate COCO results: detections with boxes, or with masks if ``masks``.
 
-    Ids of images and categories are converted to the ids in ``dataset``, the ground truth. An
-    ``image_id`` may be the name of the image file, with or without folder and suffix (Ultralytics).
+    The boxes may also be in a table. Ids of images and categories are converted to the ids in
+    ``dataset``, the ground truth. An ``image_id`` may be the name of the image file, with or
+    without folder and suffix (Ultralytics), and a ``category_id`` the name of the category.
     """
-    found = read_json(path)
+    found = _read_table(path)[1] if is_table(path) else read_json(path)
     rows = listed_rows(found, path) if found else found
     if not isinstance(rows, list):
         raise ValueError(f"{path}: expected a list of results, [{{...}}, ...].")
@@ -249,9 +323,10 @@ def _with_known_ids(
     images = [(image["id"], {str(image["id"])}) for image in dataset["images"]]
     files = [(image["id"], own) for image, own in zip(dataset["images"], names, strict=True)]
     categories = [(own["id"], {str(own["id"])}) for own in dataset["categories"]]
+    labels = [(own["id"], {str(own.get("name"))}) for own in dataset["categories"]]
     for field, ways in (
         ("image_id", {"ids of another type": images, "names of image files": files}),
-        ("category_id", {"ids of another type": categories}),
+        ("category_id", {"ids of another type": categories, "names of categories": labels}),
     ):
         used = dict.fromkeys(row[field] for row in rows)
         if used.keys() <= {own for own, _ in next(iter(ways.values()))}:

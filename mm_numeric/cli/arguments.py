@@ -14,7 +14,7 @@ from mm_numeric.cli.completion import (
     setting_names,
 )
 from mm_numeric.cli.overview import EXAMPLES, CommandParser, overview, positive
-from mm_numeric.cli.predict import add_decoding, add_endpoint
+from mm_numeric.cli.predict import add_decoding, add_endpoint, add_results
 from mm_numeric.cli.score import add_decode_options, add_partial, add_score_options
 from mm_numeric.io.files import add_limit_option
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE
@@ -262,6 +262,7 @@ def _add_predict(add: _Add) -> None:
         "RUN/predictions.RULE.jsonl for another rule than greedy; training_answers in place of "
         "predictions with --training-rows)",
     )
+    add_results(predict)
     add_endpoint(predict)
     _add_engine(predict, "ray shares the rows between tasks of the Ray cluster of RAY_ADDRESS")
     predict.add_argument(

@@ -248,7 +248,12 @@ def _predict(arguments: argparse.Namespace) -> None:
 
         check_test_rows(runs[0], arguments.overrides)
     from mm_numeric.api import predict
-    from mm_numeric.cli.predict import endpoint_of, predict_settings, ray_resources
+    from mm_numeric.cli.predict import (
+        coco_results,
+        endpoint_of,
+        predict_settings,
+        ray_resources,
+    )
     from mm_numeric.distributed.ranks import leave_process_group
 
     names = ("images", "training_rows", "trust_remote_code", "overrides", "limit")
@@ -264,6 +269,8 @@ def _predict(arguments: argparse.Namespace) -> None:
     leave_process_group()
     if rank() == 0:
         show(f"{predictions.count} new answers: {predictions.path}")
+        if arguments.results:
+            show(f"COCO results: {coco_results(predictions, arguments.data)}")
         show(f"next: {_next_of_answers(predictions.config, predictions.path, arguments)}")
 
 

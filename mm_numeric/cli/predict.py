@@ -1,14 +1,18 @@
 """The options of ``mm-numeric predict`` for decoding, for a server and for Ray."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mm_numeric.cli.overview import positive
 from mm_numeric.config.compare import Resources
 from mm_numeric.config.decoding import DECODE_RULES
+from mm_numeric.io.files import read_json
+from mm_numeric.io.log import logger
 from mm_numeric.settings import read_dataclass, with_override
 
 if TYPE_CHECKING:
+    from mm_numeric.api import Predictions
     from mm_numeric.inference.endpoint import Endpoint
 
 _NAMES = (
@@ -70,6 +74,15 @@ def add_decoding(predict: argparse.ArgumentParser) -> None:
     )
     number("branches", "maximum number of different prefixes of an answer to explore")
     number("samples", "number of answers to sample", "predict.samples, or the default of the task")
+
+
+def add_results(predict: argparse.ArgumentParser) -> None:
+    """Add the option for a file of results in the format of another tool."""
+    predict.add_argument(
+        "--results",
+        choices=["coco"],
+        help="also write the objects as COCO results, for pycocotools: predictions.coco.json",
+    )
 
 
 def add_endpoint(predict: argparse.ArgumentParser) -> None:
@@ -155,3 +168,25 @@ def ray_resources(arguments: argparse.Namespace) -> Resources | None:
     for override in arguments.resources:
         raw = with_override(raw, override)
     return read_dataclass(Resources, raw, "--resources")
+
+
+def coco_results(predictions: "Predictions", data: str | None) -> Path:
+    """Write the COCO results of ``--results coco``, and return their path.
+
+    The ids of categories are those of the file that ``prepare`` read for the rows in ``data``, the
+    test rows of the run by default. Other rows have the ids 1, 2 ... in the order of the classes.
+    """
+    from mm_numeric.importers.prepare import record_of
+    from mm_numeric.inference.coco_results import write_coco_results
+
+    config, ids = predictions.config, dict[str, Any]()
+    rows = data or config.data.test.path
+    if isinstance(rows, str) and record_of(Path(rows)).is_file():
+        ids = read_json(record_of(Path(rows))).get("category_ids") or {}
+    if not ids:
+        names = getattr(config.task, "classes", ()) or [""]
+        ids = {name: i for i, name in enumerate(names, start=1)}
+    listed = ", ".join(f"{own} {name or 'object'}" for name, own in ids.items())
+    logger.info("ids of categories: %.200s", listed)
+    asks_each = getattr(config.task, "ask", "") == "each"
+    return write_coco_results(predictions.path, ids, asks_each=asks_each)

@@ -208,8 +208,8 @@ def _add_truth(score: argparse.ArgumentParser) -> None:
         "--truth",
         type=Path,
         metavar="PATH",
-        help="ground truth: a folder or zip of text files (ICDAR), or a COCO instances file; "
-        "nothing is written without --out",
+        help="ground truth: a folder or zip of text files (ICDAR), a COCO instances file, or a CSV "
+        "file with the columns image, x1, y1, x2, y2 and label; nothing is written without --out",
     )
     files.add_argument(
         "--lines",
@@ -290,8 +290,11 @@ def score_answers(arguments: argparse.Namespace) -> None:
     is_ranked = arguments.protocol == "coco_ap"
     rows_are_missing = arguments.rows is None and arguments.target is None
     is_foreign = is_text or (is_ranked and predictions.suffix != ".jsonl")
-    if is_foreign and truth is None and rows_are_missing:
-        raise ValueError(f"{predictions}: files of other tools require --truth.")
+    if truth is None and (rows_are_missing or predictions.suffix in (".csv", ".tsv")):
+        from mm_numeric.evaluation.answers.detections import is_table
+
+        if is_foreign or is_table(predictions):
+            raise ValueError(f"{predictions}: files of other tools require --truth.")
     rows = prepared_rows(arguments)
     from mm_numeric.evaluation.answers.judge import Judge
     from mm_numeric.evaluation.metrics.coco_ap import Rules

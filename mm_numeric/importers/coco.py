@@ -119,9 +119,8 @@ def _declared_classes(categories: Sequence[Any], used: Container[Any]) -> Declar
     Roboflow adds such a supercategory. ``used`` are the ids of the categories with objects.
     """
     groups = {c.get("supercategory") for c in categories if c.get("supercategory") != c["name"]}
-    return DeclaredClasses(
-        tuple(c["name"] for c in categories if c["name"] not in groups or c["id"] in used)
-    )
+    kept = [c for c in categories if c["name"] not in groups or c["id"] in used]
+    return DeclaredClasses(tuple(c["name"] for c in kept), tuple(c["id"] for c in kept))
 
 
 def _file_name(image: Mapping[str, Any]) -> str:

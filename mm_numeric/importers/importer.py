@@ -57,6 +57,9 @@ class DeclaredClasses(NamedTuple):
 
     names: tuple[str, ...]
 
+    ids: tuple[int | str, ...]
+    """The id of each class in the file, for results in the same format."""
+
 
 ImportedItem = Row | InvalidLine | SkippedLine | DeclaredClasses
 

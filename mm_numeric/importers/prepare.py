@@ -123,6 +123,7 @@ class _Counted:
         self._locations: dict[str, str] = {}  # maps the id of a row to its location
         self.counts, self.labels, self.tasks, self.skipped = (Counter[str]() for _ in range(4))
         self.declared: dict[str, int] = {}
+        self.category_ids: dict[str, int | str] = {}
         self.invalid: list[InvalidLine] = []
         self.coordinates = CoordinateRange()
 
@@ -135,6 +136,7 @@ class _Counted:
                 self.skipped[item.what] += 1
             elif isinstance(item, DeclaredClasses):
                 self.declared.update(dict.fromkeys(item.names, 0))
+                self.category_ids.update(zip(item.names, item.ids, strict=True))
             else:
                 try:
                     yield self._line(*item)
@@ -148,6 +150,7 @@ class _Counted:
             "task": _task_setting(self.tasks, [*objects]),
             "counts": dict(self.counts),
             "labels": objects,
+            "category_ids": self.category_ids,
             "left_out": dict(sorted(self.skipped.items())),
             "note": self.coordinates.frame_note() or self.coordinates.outside_note(),
             "reasons": _reasons(self.invalid),

@@ -68,7 +68,7 @@ class Yolo(FileImporter):
         settings = read_yaml(path)
         _check_kind(path, settings)
         names, folder = _class_names(path, settings), ImageFolder(_root(path, settings))
-        yield str(path), "", DeclaredClasses(tuple(names.values()))
+        yield str(path), "", DeclaredClasses(tuple(names.values()), tuple(names))
         for image in self._images(path, settings):
             yield str(_labels_of(image)), "", (image, names, folder)
 

@@ -13,6 +13,7 @@ from result_files import section, values
 from shape_images import made_up
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
+from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.answers.detections import (
     coco_detections,
     read_coco_results,
@@ -256,6 +257,68 @@ def test_coco_files_are_read_by_image(tmp_path):
     scores = score(tmp_path / "r.json", truth=tmp_path / "truth.json")
     assert scores.metrics()["f1_at_0.9"]["value"] == 1
     assert scores.failures == {}
+
+
+TABLE = "image,x1,y1,x2,y2,label,score\n"
+NAMES = {  # ours, those of Ultralytics' to_csv and the image, and those of supervision's CSVSink
+    "ours": TABLE,
+    "ultralytics": "image,xmin,ymin,xmax,ymax,name,confidence\n",
+    "supervision": "image_path,x_min,y_min,x_max,y_max,class_name,confidence\n",
+}
+
+
+@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("truth", ["json", "csv"])
+def test_a_table_of_boxes_scores_what_a_coco_file_scores(tmp_path, names, truth):
+    images = [{"id": i, "file_name": f"{name}.jpg"} for i, name in ((7, "a"), (8, "b"), (9, "c"))]
+    cat, dog = {"id": 3, "name": "cat"}, {"id": 9, "name": "dog"}
+    boxes = [(7, 3, [1, 1, 10, 10]), (7, 9, [20, 20, 9, 9.5]), (8, 3, [5, 5, 10, 10])]
+    rows = [{"image_id": i, "category_id": c, "bbox": b} for i, c, b in boxes]
+    annotations = [
+        {**row, "id": i, "area": math.prod(row["bbox"][2:]), "iscrowd": 0}
+        for i, row in enumerate(rows, start=1)
+    ]
+    dataset = {"images": images, "annotations": annotations, "categories": [cat, dog]}
+    as_json(tmp_path / "t.json", dataset)
+    found = [(7, 3, [1, 1, 10, 9], 0.9), (7, 3, [20, 20, 9, 9], 0.8), (9, 9, [0, 0, 5, 5], 0.3)]
+    results = [dict(zip(RESULT, own, strict=True)) for own in found]
+    as_json(tmp_path / "r.json", results)
+    label, file = {3: "cat", 9: "dog"}, {7: "a.jpg", 8: "b.jpg", 9: "c.jpg"}
+
+    def line(image, category, box, score=""):
+        x, y, w, h = box
+        return f"{file[image]},{x},{y},{x + w},{y + h},{label[category]},{score}\n"
+
+    (tmp_path / "r.csv").write_text(NAMES[names] + "".join(line(*own) for own in found))
+    empty = "c.jpg,,,,,,\n"
+    (tmp_path / "t.csv").write_text(TABLE + "".join(line(*own) for own in boxes) + empty)
+    for protocol in (None, Rules()):
+        wanted = score(tmp_path / "r.json", truth=tmp_path / "t.json", protocol=protocol)
+        own = score(tmp_path / "r.csv", truth=tmp_path / f"t.{truth}", protocol=protocol)
+        assert own.count == wanted.count == 3
+        assert own.metrics() == wanted.metrics()
+        if protocol is not None:
+            same = pytest.approx(dict(wanted.ranking.metrics), nan_ok=True)
+            assert dict(own.ranking.metrics) == same
+            assert 0 < wanted.ranking.metrics["ap"] < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TABLE + "a.jpg,1,2,x,4,cat,1", r"line 2: x1, y1, x2, y2: 'x' is not a number"),
+        (TABLE + "a.jpg,1,2,,4,cat,1", r"line 2: x1, y1, x2, y2: '' is not a number"),
+        (TABLE + "a.jpg,5,2,3,4,cat,1", r"line 2: the box has no area, or is reversed"),
+        ("image,x1,y1,x2,label\na.jpg,1,2,3,cat", r"line 2: no column 'y2'; a table .* Found: im"),
+        ("x1,y1,x2,y2,label\n1,2,3,4,cat", r"line 2: no column 'image'; a table of boxes has"),
+    ],
+)
+def test_a_bad_table_of_boxes_is_one_sentence(tmp_path, capsys, text, message):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_coco_truth(tmp_path / "t.csv")
+    assert cli.main(["score", str(tmp_path / "t.csv")]) == 2
+    assert "t.csv: files of other tools require --truth" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
