@@ -1,7 +1,7 @@
 """The model card of an exported model: metadata for the hub, example code, facts of the training.
 
 The example code is plain Python with transformers. It prints the answer to a question about an
-image, and the boxes in this answer in pixels.
+image, and the boxes in this answer in pixels, with their labels and confidences.
 """
 
 import json
@@ -184,7 +184,7 @@ def _use(
         settings = ", generation_config=model.generation_config" * has_own
         lines += [
             f"processor = AutoProcessor.from_pretrained({path})",
-            *_image_lines(family, precision, question, settings),
+            *_image_lines(family, precision, question, settings, has_boxes=bool(boxes)),
         ]
     else:
         lines += [
@@ -206,15 +206,25 @@ def _standard_imports(lines: Sequence[str]) -> list[str]:
     return [*(f"import {name}" for name in used), *[""] * bool(used)]
 
 
-def _image_lines(family: Family, precision: Precision, question: str, settings: str) -> list[str]:
+def _image_lines(
+    family: Family, precision: Precision, question: str, settings: str, *, has_boxes: bool
+) -> list[str]:
     answer = "1:" if family.encoder_decoder else _AFTER_PROMPT
     lead = f".removeprefix({json.dumps(family.lead)})" if family.lead.strip() else ""
     end = json.dumps(family.tokenizer.convert_ids_to_tokens(family.stop_ids[0]))
+    lines = _generation(f"ids = model.generate(**inputs{settings})[0, {answer}]", precision)
+    if has_boxes:
+        settings += ", output_logits=True, return_dict_in_generate=True"
+        lines = [
+            *_generation(f"out = model.generate(**inputs{settings})", precision),
+            f"ids = out.sequences[0, {answer}]",
+            "probs = [own[0].float().softmax(-1)[i].item() for own, i in zip(out.logits, ids)]",
+        ]
     return [
         *_READ_IMAGE,
         f"question = {json.dumps(question, ensure_ascii=False)}",
         *_image_inputs(family),
-        *_generation(f"ids = model.generate(**inputs{settings})[0, {answer}]", precision),
+        *lines,
         f"text = processor.decode(ids).partition({end})[0]{lead}.strip()",
     ]
 
@@ -259,8 +269,9 @@ def _image_inputs(family: Family) -> list[str]:
 def _boxes(config: Config, family: Family) -> list[str]:
     """Return the lines of the example code that print the boxes in ``text``, in image pixels.
 
-    Each box is printed with its label if the task has labels. Returns [] if the task's answers have
-    no boxes, or have polygons that this code could not distinguish from boxes.
+    Each box is printed with its label, if the task has labels, and its confidence. Returns [] if
+    the task's answers have no boxes, or have polygons that this code could not distinguish from
+    boxes.
     """
     frame = family.frame(640, 480)
     if not family.takes_images or not reads_boxes(config.task, frame):
@@ -274,15 +285,22 @@ def _boxes(config: Config, family: Family) -> list[str]:
     label = _label(text) if reads_labels(config.task, frame) else []
     return [
         "",
-        f"# Boxes in pixels of the image: {'label, ' * bool(label)}x1, y1, x2, y2",
+        f"# {'Label, box' if label else 'Box'} (x1, y1, x2, y2 in pixels of the image), and",
+        "# confidence (mean probability of the tokens of the box)",
         "width, height = image.size",
         *_steps(family),
-        f"parts = re.split({_raw(text.box_pattern)}, text)  # text, 4 numbers, text, ...",
+        f"pattern = {_raw(text.box_pattern)}",
+        "parts = re.split(pattern, text)  # text, 4 numbers, text, ...",
+        "spans = [found.span() for found in re.finditer(pattern, text)]",
+        "skipped = processor.decode(ids).find(text)",
+        "ends = [len(processor.decode(ids[: n + 1])) - skipped for n in range(len(ids))]",
         *(['label = ""'] if text.shares_labels and label else []),
         "for i in range(1, len(parts), 5):",
         "    box = parts[i : i + 4]",
         *(f"    {line}" for line in (*label, *_levels(family))),
-        f"    print({'label, ' * bool(label)}{box})",
+        "    start, stop = spans[i // 5]",
+        "    own = [p for p, end in zip(probs, ends) if start < end <= stop]",
+        f"    print({'label, ' * bool(label)}{box}, round(sum(own) / max(1, len(own)), 4))",
     ]
 
 

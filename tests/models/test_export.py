@@ -69,7 +69,7 @@ def answers(code, found, asked):
         if image:
             shutil.copy(image, "image.png")
         printed = []
-        found["print"] = lambda *values: printed.append(values[-1])
+        found["print"] = lambda *values: printed.append(values[-2:][0])  # the text, or the box
         exec(code.replace(json.dumps(asked["prompt"])[1:-1], json.dumps(prompt)[1:-1]), found)
         yield [printed[0], printed[1:]]
 
@@ -351,10 +351,11 @@ def test_the_program_of_a_detector_prints_labels_with_boxes_in_pixels(tmp_path, 
         exec((begin + ask).replace("circle, square", row["prompt"]), found)
         assert printed[0] == (row["text"].strip(),)
         wanted = row["parsed"] or []
-        assert [label for label, _ in printed[1:]] == [item["label"] for item in wanted]
-        for (_, box), item in zip(printed[1:], wanted, strict=True):
+        assert [label for label, *_ in printed[1:]] == [item["label"] for item in wanted]
+        for (_, box, confidence), item in zip(printed[1:], wanted, strict=True):
             assert box == pytest.approx(item["box"])
-        labels += [label for label, _ in printed[1:]]
+            assert 0.2 < confidence <= 1
+        labels += [label for label, *_ in printed[1:]]
     assert {*labels} >= {"circle"}
 
 

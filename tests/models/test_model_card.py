@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -41,13 +42,19 @@ class Sees:
 
 
 def printed_by(task, family, text, width, height):
-    """Return what the program of a card prints for a text: a list of arguments for each box."""
+    """Return what the program of a card prints for a text: a list of arguments for each box.
+
+    Its tokens are characters, after one that the program removes. Digits have a probability of 0.6.
+    """
     frame = family.frame(width, height)
     rows, columns = frame.view.height_px // 14, frame.view.width_px // 14
     grid = SimpleNamespace(tolist=lambda size=(1, rows, columns): size)
     printed = []
     found = {
         "text": text,
+        "ids": f" {text}",
+        "processor": SimpleNamespace(decode=str),
+        "probs": [0.6 if character.isdigit() else 1.0 for character in f" {text}"],
         "image": SimpleNamespace(size=(width, height)),
         "inputs": {"image_grid_thw": [grid]},
         "print": lambda *values: printed.append(values),
@@ -84,9 +91,14 @@ def test_the_program_prints_labels_with_their_boxes(task, preset):
     assert len(printed) == len(boxes)
     if isinstance(task, Detection | TextSpotting):
         parsed = task.parse(text, family.frame(640, 480))
-        assert [label for label, _ in printed] == [item.label for item in parsed.items] == labels
+        assert [values[0] for values in printed] == [item.label for item in parsed.items] == labels
     else:
-        assert all(len(values) == 1 for values in printed)
+        assert all(len(values) == 2 for values in printed)
+    for numbers, (*_, confidence) in zip(boxes, printed, strict=True):
+        box = frame.write([Instance(numbers)]).text
+        (written,) = (m[0] for m in re.finditer(frame.coordinates.text.box_pattern, box))
+        digits = sum(map(str.isdigit, written))
+        assert confidence == pytest.approx(1 - 0.4 * digits / len(written), abs=1e-4)
 
 
 def test_polygons_of_location_tokens_are_not_printed_as_boxes():
@@ -104,8 +116,8 @@ def test_the_program_prints_the_boxes_that_the_task_parses(kind, preset):
         boxes = [Box(10.2, 20, 300.7, 400), Box(0, 0, width, height), Box(31, 7, 60, 80)]
         text = frame.write([Instance(box, "red 7") for box in boxes]).text
         values = printed_by(Detection(), family, text, width, height)
-        assert [label for label, _ in values] == ["red 7"] * 3
-        printed = [box for _, box in values]
+        assert [label for label, *_ in values] == ["red 7"] * 3
+        printed = [box for _, box, _ in values]
         parsed = [instance.shape for instance in frame.read(text).items]
         assert len(printed) == len(parsed) == 3
         steps = frame.step_px  # parsing moves what is less than half a step outside to the edge
