@@ -151,6 +151,10 @@ class Task(Protocol):
     def recorded(self, value: Any) -> Any:
         """Convert a JSON value in predictions.jsonl to an answer, or raise ValueError."""
 
+    def allows(self, answer: Any, frame: Frame | None = None) -> bool:
+        """Return True if ``mbr`` may choose an answer that was parsed from a generated text."""
+        return True
+
     def moved_answer(self, answer: Any) -> Any:
         """Restore the form of an answer after augmentation has moved its shapes.
 

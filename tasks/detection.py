@@ -217,6 +217,11 @@ class Detection(ShapeListTask):
                 items.append(segmented)
         return items
 
+    def allows(self, answer: Instances, frame: Frame | None = None) -> bool:
+        """Return True if all objects have the shape and a class of the task, in the image."""
+        are_classes = not self.classes or all(i.label in self.classes for i in answer.items)
+        return are_classes and super().allows(answer, frame)
+
     def moved_answer(self, answer: Instances) -> Instances:
         """Reorder the corners of outlines to begin with the topmost corner again."""
         if self.max_points is None:

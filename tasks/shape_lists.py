@@ -1,5 +1,6 @@
 """The base class of tasks whose answers are lists of shapes."""
 
+import math
 import random
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -60,6 +61,17 @@ class ShapeListTask(BaseTask):
         if self.shape == "rotated_box":
             return [replace(item, shape=corners_of(item.shape, where)) for item in items]
         return items
+
+    def allows(self, answer: Instances, frame: Frame | None = None) -> bool:
+        """Return True if each object has the shape of the task, and overlaps the image."""
+        width, height = (math.inf, math.inf) if frame is None else (frame.width_px, frame.height_px)
+        kinds = {"box": (2,), "rotated_box": (2, 4)}  # numbers of points: a box has two corners
+        for item in answer.items:
+            box, points = around(item.shape), len(item.shape.points)
+            overlaps = min(box.x2, box.y2) > 0 and box.x1 < width and box.y1 < height
+            if not overlaps or points not in kinds.get(self.shape, (points,)):
+                return False
+        return True
 
     def moved_answer(self, answer: Instances) -> Instances:
         """Reorder the corners of rotated boxes to begin with the topmost corner again."""

@@ -140,6 +140,7 @@ def decide(
     *,
     greedy: Candidate | None = None,
     samples: int = 0,
+    allows: Callable[[Any], bool] = lambda _: True,
 ) -> Decision:
     """Decode one answer from the candidates of one sample.
 
@@ -149,11 +150,15 @@ def decide(
         rule: One of ``DECODE_RULES``.
         candidates: The parseable answers that were explored, in any order, perhaps with duplicates.
         risk: The cost that ``mbr`` minimises. Of equally good candidates, the best under
-            ``Risk.finer`` is chosen, then the most probable one, then the first.
+            ``Risk.finer`` is chosen, then the greedy answer, then the most probable one, then the
+            first. Next to samples, the greedy answer counts as one more sample.
         greedy: The greedy answer, which the rule ``greedy`` returns; None if it is unparseable. Its
             probability is not used.
         samples: If probabilities are shares of texts that were drawn at random, the number of these
             texts, including unparseable texts; 0 if probabilities are computed by the model.
+        allows: True for the answers that ``mbr`` and ``mode`` may choose, such as objects of the
+            classes of the task. The other answers may still be right. If none may be chosen, the
+            greedy answer is.
     """
     if rule not in DECODE_RULES:
         raise unknown(rule, DECODE_RULES, "rule", "decode")
@@ -168,10 +173,12 @@ def decide(
         chosen = None
     elif rule in (MBR, MODE):
         risk = risk if rule == MBR else EXACT
-        pool = _Pool(merged if risk is EXACT else _of_one_unit(merged), risk)
-        probs = _probabilities(pool.candidates)[0]
-        best = pool.candidates[pool.best(probs[None])[0]]
-        chosen = best.answer, best.text
+        own = merged if risk is EXACT else _of_one_unit(merged)
+        pool = _Pool(own, risk, allows, greedy, counts_greedy=rule == MBR and samples > 0)
+        best = pool.chosen(samples)
+        chosen = None if best is None else (best.answer, best.text)
+        if all(best is not candidate for candidate in merged):
+            pool = None  # it was not drawn
     else:
         chosen = _computed(rule, _of_one_unit(merged))
     if chosen is None:
@@ -184,9 +191,32 @@ def decide(
 
 
 class _Pool:
-    def __init__(self, candidates: Sequence[Candidate], risk: Risk) -> None:
+    """The candidates of a decision, and the cost of each if another one is right.
+
+    If ``counts_greedy``, a greedy answer that is no candidate is added, with a probability of 0.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        risk: Risk,
+        allows: Callable[[Any], bool],
+        greedy: Candidate | None,
+        *,
+        counts_greedy: bool,
+    ) -> None:
+        self.fallback = greedy
+        self.greedy: int | None = None
+        self.added: Candidate | None = None
+        known = [(c.answer, units_of(c.answer)) for c in candidates]
+        if greedy is not None and (own := (greedy.answer, units_of(greedy.answer))) in known:
+            self.greedy = known.index(own)
+        elif greedy is not None and counts_greedy and risk.fits(own[0]) and own[1] == known[0][1]:
+            self.greedy, self.added = len(candidates), greedy._replace(probability=0.0)
+            candidates = [*candidates, self.added]
         self.candidates, self.risk = candidates, risk
         self.answers = answers = [candidate.answer for candidate in candidates]
+        self.allowed = np.array([allows(answer) for answer in answers])
         for answer in answers:
             check_fits(risk, answer, "decode")
         self.costs = np.asarray(risk.costs(answers, answers))
@@ -198,20 +228,33 @@ class _Pool:
             )
         self.finer = None if risk.finer is None else risk.finer.costs(answers, answers)
 
+    def chosen(self, samples: int) -> Candidate | None:
+        """Return the best candidate; the greedy answer if none is allowed."""
+        if not self.allowed.any():
+            return self.fallback
+        weights, covered = _probabilities(self.candidates)
+        if self.added is not None:
+            weights[-1] = 1 / (samples * covered)
+        return self.candidates[self.best(weights[None])[0]]
+
     def best(self, weights: Floats | Ints) -> Ints:
         """Return, for each row of ``weights``, the index of the candidate of least expected cost.
 
         ``weights`` [s, candidates] are probabilities or numbers of samples; the result is [s]. Of
-        equally good candidates, the best under the finer risk is chosen, then the one with the
-        largest weight, then the first. Candidates of weight 0 are not chosen.
+        equally good candidates, the best under the finer risk is chosen, then the greedy answer,
+        then the one with the largest weight, then the first. Candidates of weight 0, and those that
+        are not allowed, are not chosen.
         """
-        left = weights > 0
+        left = (weights > 0) & self.allowed
         for costs in (self.costs, self.finer):
             if costs is not None:
                 expected = np.where(left, weights @ costs.T, np.inf)
                 least = expected.min(axis=1, keepdims=True)
                 left &= np.isclose(expected, least, rtol=1e-9, atol=1e-12)
-        return np.where(left, weights, -1).argmax(axis=1)
+        ranked = np.where(left, weights, -1.0)
+        if self.greedy is not None:
+            ranked[left[:, self.greedy], self.greedy] = np.inf
+        return ranked.argmax(axis=1)
 
 
 def _judged(
@@ -275,7 +318,7 @@ def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
         + exact
         for side in (order[:, :held], order[:, held:])
     )
-    found = (rights[pool.best(choose)] * judge).sum(axis=1) * choose.any(axis=1)
+    found = (rights[pool.best(choose)] * judge).sum(axis=1) * (choose * pool.allowed).any(axis=1)
     return float(found.mean())
 
 

@@ -238,7 +238,14 @@ def decode(
     own = task.read(greedy, frame)
     first = None if isinstance(own, Unreadable) else Candidate(own, greedy, 0.0)
     risk = _risk(task, candidates, risk_name)
-    found = decide(rule, candidates, risk, greedy=first, samples=samples)
+    found = decide(
+        rule,
+        candidates,
+        risk,
+        greedy=first,
+        samples=samples,
+        allows=lambda answer: task.allows(answer, frame),
+    )
     text = found.text
     if text is None:
         answer = _inside(found.answer, frame)

@@ -470,3 +470,46 @@ def test_costs_of_a_wrong_shape_are_reported():
     wrong = Risk("wrong", (object,), lambda a, b: np.zeros(len(a)))
     with pytest.raises(ValueError, match=r"'wrong' returned costs of shape \[2\] for 2 candidates"):
         decide("mbr", numbers((1, 0.5), (2, 0.5)), wrong)
+
+
+def objects(*pairs):
+    return Instances(tuple(Instance(Box(x, x, x + 9, x + 9), label) for x, label in pairs))
+
+
+def test_ties_go_to_the_greedy_answer():
+    """If samples share no object, none is better than the greedy answer, drawn or not."""
+    risk = find_risk("f1_at_0.5", "test")
+    answers = [objects((40 * i, "a")) for i in range(5)]
+    candidates, count = drawn(answers[:4], unparseable=2)
+    other = Candidate(answers[4], "greedy", 0.0)
+    found = decide("mbr", candidates, risk, greedy=other, samples=count)
+    assert (found.answer, found.text) == (answers[4], "greedy")
+    assert (found.confidence, found.covered) == (0, pytest.approx(4 / 6))
+    assert decide("mbr", candidates, risk, greedy=candidates[2], samples=count).text == "2"
+    assert decide("mbr", candidates, risk, samples=count).text == "0"
+    twice, count = drawn([*answers[:4], answers[1]])
+    assert decide("mbr", twice, risk, greedy=other, samples=count).answer == answers[1]
+    # Probabilities of the model contain the greedy answer.
+    equal = numbers(("1", 0.3), ("2", 0.3), ("3", 0.3))
+    assert decide("mbr", equal, EXACT, greedy=equal[2]).text == "3"
+    assert decide("mbr", equal, EXACT, greedy=numbers(("9", 0))[0]).text == "1"
+
+
+def test_answers_that_the_task_does_not_allow_are_not_chosen():
+    risk = find_risk("f1_at_0.5", "test")
+    answers = [objects((0, "car")), objects((0, "car")), objects((0, "a")), objects((50, "a"))]
+    candidates, count = drawn(answers)
+
+    def allows(answer):
+        return all(item.label == "a" for item in answer.items)
+
+    assert decide("mbr", candidates, risk, samples=count).answer == answers[0]
+    for rule in ("mbr", "mode"):
+        found = decide(rule, candidates, risk, samples=count, allows=allows)
+        assert found.answer == answers[2]
+        assert 0 <= found.confidence < 1
+    greedy = Candidate(objects((7, "car")), "greedy", 0.0)
+    found = decide("mbr", candidates, risk, greedy=greedy, samples=count, allows=lambda _: False)
+    assert found.text == "greedy"
+    none = decide("mbr", candidates, risk, samples=count, allows=lambda _: False)
+    assert (none.answer, none.text, none.confidence) == (None, None, None)

@@ -11,7 +11,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from synthetic_rows import rows_for
 
-from mm_numeric.answers import Box, Instance, Instances
+from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.comparison.summary import read_run_scores
 from mm_numeric.comparison.tables import metric_tables
 from mm_numeric.config.data import DataSource
@@ -484,3 +484,34 @@ def test_without_confidences_ap_is_not_computed(tmp_path):
         text = results_table(found)
         assert "AP: not computed, because" in text
         assert "F1@0.5" in text
+
+
+TRIANGLE = Polygon(((1.0, 1.0), (9.0, 1.0), (5.0, 9.0)))
+QUAD = Polygon(((1.0, 1.0), (9.0, 1.0), (9.0, 9.0), (1.0, 9.0)))
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "label", "allowed"),
+    [
+        ({}, Box(1, 1, 9, 9), "cat", True),
+        ({}, Box(1, 1, 9, 9), "car", False),
+        ({"classes": ()}, Box(1, 1, 9, 9), "car", True),
+        ({}, TRIANGLE, "cat", False),
+        ({"shape": "polygon"}, TRIANGLE, "cat", True),
+        ({"shape": "rotated_box"}, TRIANGLE, "cat", False),
+        ({"shape": "rotated_box"}, QUAD, "cat", True),
+        ({}, Box(-5, -5, 1, 1), "cat", True),
+        ({}, Box(-5, -5, 0, 9), "cat", False),
+        ({}, Box(100, 1, 120, 9), "cat", False),
+        ({}, Box(1, 50, 9, 60), "cat", False),
+    ],
+)
+def test_mbr_may_choose_objects_of_the_classes_and_the_shape_in_the_image(
+    options, shape, label, allowed
+):
+    task = Detection(**{"classes": ("cat", "dog"), **options})
+    frame = Frame(100, 50, Resize(kind="none").view(100, 50), COORDINATES["pixels_original"])
+    good = Instance(Box(1, 1, 9, 9) if task.shape == "box" else QUAD, "cat")
+    assert task.allows(Instances((good,)), frame)
+    assert task.allows(Instances((good, Instance(shape, label))), frame) == allowed
+    assert task.allows(Instances(()), frame)
