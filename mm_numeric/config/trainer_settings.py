@@ -175,10 +175,14 @@ def step_notes(
     Args:
         trainer: Settings for TrainingArguments.
         every_steps: The setting ``evaluate.every_steps``.
-        rows: Number of training rows, which determines the steps of epochs; None if unknown.
+        rows: Number of training rows, which determines the steps of epochs; None if unknown. Only
+            the warm-up is compared with them: few rows may be a trial.
     """
     steps, source = int(trainer.get("max_steps") or -1), "trainer.max_steps"
+    limits = {f"trainer.{name}": trainer.get(name) for name in ("logging_steps", "save_steps")}
+    limits["evaluate.every_steps"] = every_steps
     if steps < 1 and rows:
+        limits = {}
         batches = math.ceil(rows / trainer.get("per_device_train_batch_size", 8))
         per_epoch = math.ceil(batches / trainer.get("gradient_accumulation_steps", 1))
         steps = math.ceil(trainer.get("num_train_epochs", 3) * per_epoch)
@@ -189,8 +193,7 @@ def step_notes(
             f"trainer.warmup_steps is {warmup:g}, and {of}: the learning rate does not reach "
             "trainer.learning_rate."
         )
-    limits = {f"trainer.{name}": trainer.get(name) for name in ("logging_steps", "save_steps")}
-    for name, every in {**limits, "evaluate.every_steps": every_steps}.items():
+    for name, every in limits.items():
         if 0 < steps < (every or 0):
             notes.append(f"{name} is {every:g}, and {of}: this is done only after the last step.")
     return notes
