@@ -8,7 +8,7 @@ Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
          "box" is in pixels of the original, upright image; "box_xyxy" is a synonym
          "box_xywh": [x, y, width, height] may replace "box"
          "sentences": [text, ...] may replace "phrase": the row yields one example per text
-         "width" and "height" of the image are optional
+         "width", "height" and "category" are optional; metrics are also reported per category
 Answer   the box, in the coordinate format of the model family
 Scorer   mm_numeric.evaluation.metrics.boxes
 """
@@ -67,6 +67,7 @@ class Grounding(BaseTask):
                 prompt=self.prompt,
                 answer=read_row_box(row, where),
                 ids=("id", "ref_id"),
+                bucket_fields=("category",),
             )
             yield from one_per_phrase(example, read_phrases(row, where))
 

@@ -76,8 +76,9 @@ class DataSource:
 
     fold: str | None = None
     """Rows to use: ``0 of 5`` is the first of five folds, and ``not 0 of 5`` the other four. Rows
-    with the same image are in the same fold, so that ``data.train`` and ``data.test`` can name one
-    file of rows. In a comparison, each seed tests on the next fold. null: all rows."""
+    with the same image, or the same value of the field ``fold_group``, are in the same fold, so
+    that ``data.train`` and ``data.test`` can name one file of rows. In a comparison, each seed
+    tests on the next fold. null: all rows."""
 
     weight: float | None = None
     """Sampling weight of this training source, above 0. Its share of the training rows is its

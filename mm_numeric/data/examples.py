@@ -278,7 +278,9 @@ def examples_of_row(
 
 
 def _fold_name(example: Example, row: SourceRow) -> str:
-    """Return the name that decides the fold of an example: of its image, or else its id."""
+    """Return the name that decides the fold of an example: of its group, its image, or its id."""
+    if "fold_group" in row.row:
+        return str(row.row["fold_group"])
     if example.image is None:
         return example.id
     return row.image.name if row.image else Path(str(example.image)).name

@@ -85,6 +85,19 @@ def test_rows_of_one_image_are_in_one_fold(tmp_path):
     assert all(images.count(name) == 4 for name in images)
 
 
+def test_rows_of_one_group_are_in_one_fold(tmp_path):
+    for i in range(24):
+        (tmp_path / f"{i}.png").write_bytes(b"")
+    size = {"width": 9, "height": 9, "box": [1, 1, 5, 5], "phrase": "a cup"}
+    rows = [{"id": str(i), "image": f"{i}.png", "fold_group": i % 8, **size} for i in range(24)]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    source = DataSource(path=str(tmp_path / "rows.jsonl"), fold="1 of 2")
+    examples = load_examples(Grounding(), source, tmp_path, training=False)
+    groups = [int(own.id) % 8 for own in examples]
+    assert 0 < len(set(groups)) < 8
+    assert all(groups.count(group) == 3 for group in groups)
+
+
 def test_the_interval_of_folds_is_that_of_independent_rows(tmp_path):
     config = folded(tmp_path)
     rng, errors = np.random.default_rng(0), {"ce": [], "emd": []}

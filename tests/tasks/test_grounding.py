@@ -17,10 +17,11 @@ def grounded(task=None, **changes):
 
 
 def test_a_row_is_a_question_about_a_phrase():
-    (example,) = grounded(width=640, height=480)
+    (example,) = grounded(width=640, height=480, category="cars")
     assert example.prompt == "Locate: red car"
     assert example.answer == Box(50, 100, 320, 350)
     assert example.size_px == (640, 480)
+    assert example.buckets == {"category": "cars"}
 
 
 def test_every_sentence_is_a_question():
