@@ -273,7 +273,7 @@ def test_a_report_is_written_without_the_module_of_its_task(tmp_path):
 
 BASE = "from dataclasses import dataclass\nfrom mm_numeric.tasks.base import BaseTask\n"
 REST = (
-    "answer_part, augmentations, count_classes, examples, format, grammar, grammar_after, "
+    "allows, answer_part, augmentations, count_classes, examples, format, grammar, grammar_after, "
     "is_enumerated, main_category, moved_answer, options, parse, read, reads_by, "
     "reads_whole_text, record, recorded, report_sections, risk, sampled_answers, scorer, "
     "text_frame, version"
