@@ -313,13 +313,18 @@ def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
     order = np.random.default_rng(0).permuted(np.tile(drawn, (_SPLITS, 1)), axis=1)
     held = max(1, len(drawn) // 4)
     judge, choose = (
-        np.stack([np.bincount(own, weights[own], number)[:number] for own in side])
-        * (len(drawn) / max(1, side.shape[1]))
-        + exact
+        _weight_sums(side, weights, number) * (len(drawn) / max(1, side.shape[1])) + exact
         for side in (order[:, :held], order[:, held:])
     )
     found = (rights[pool.best(choose)] * judge).sum(axis=1) * (choose * pool.allowed).any(axis=1)
     return float(found.mean())
+
+
+def _weight_sums(side: Ints, weights: Floats, number: int) -> Floats:
+    """Return the sum of the weights of each candidate below ``number`` in each row of ``side``."""
+    cells = side + (number + 1) * np.arange(len(side))[:, None]
+    sums = np.bincount(cells.ravel(), weights[side].ravel(), len(side) * (number + 1))
+    return sums.astype(np.float64).reshape(len(side), -1)[:, :number]
 
 
 def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -329,10 +334,11 @@ def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
     probability of 0 are dropped.
     """
     possible = [candidate for candidate in candidates if candidate.probability > 0]
+    firsts = first_equal([candidate.answer for candidate in possible])
+    if (firsts == np.arange(len(firsts))).all():
+        return possible
     groups: dict[int, list[Candidate]] = {}
-    for candidate, first in zip(
-        possible, first_equal([c.answer for c in possible]).tolist(), strict=True
-    ):
+    for candidate, first in zip(possible, firsts.tolist(), strict=True):
         groups.setdefault(first, []).append(candidate)
     return [
         max(group, key=lambda own: own.probability)._replace(

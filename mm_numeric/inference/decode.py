@@ -21,7 +21,7 @@ If answers were explored, a line of predictions.jsonl also has these fields:
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,8 +78,8 @@ class Explorer:
             )
         self.settings, self.family, self.task = settings, family, task
         self.count = settings.samples or (0 if task.is_enumerated else task.sampled_answers)
-        # Rows with the same frame have many answers in common.
-        self._parsed = lru_cache(_MOST_KNOWN)(self._parse)
+        self._known: dict[Frame | None, dict[tuple[int, ...], tuple[str, Any]]] = {}
+        """The parsed answers: rows with the same frame have many in common."""
 
     def __call__(self, batch: Sequence[Example], constraint: "Constraint | None") -> "Exploration":
         """Return the exploration for a batch; ``constraint`` limits answers to a grammar."""
@@ -118,18 +118,21 @@ class Explorer:
     def candidates(self, explored: "Explored", frame: Frame | None) -> list[Candidate]:
         """Parse the explored answers to a question; leave out unparseable answers."""
         texts: dict[str, Candidate] = {}
+        if sum(map(len, self._known.values())) > _MOST_KNOWN:
+            self._known.clear()
+        # A frame is hashed once, and not for each answer.
+        known_answers = self._known.setdefault(frame, {})
         for tokens, prob in explored.probabilities.items():
-            text, answer = self._parsed(tokens, frame)
+            if tokens not in known_answers:
+                own = self.family.text(tokens)
+                known_answers[tokens] = own, self.task.read(own, frame)
+            text, answer = known_answers[tokens]
             if not isinstance(answer, Unreadable):
                 # Several sequences of tokens may be the same text.
                 known = texts.get(text, Candidate(answer, text, 0.0))
                 drawn = known.drawn + prob * (tokens in explored.drawn)
                 texts[text] = Candidate(answer, text, known.probability + prob, drawn)
         return [*texts.values()]
-
-    def _parse(self, tokens: tuple[int, ...], frame: Frame | None) -> tuple[str, Any]:
-        text = self.family.text(tokens)
-        return text, self.task.read(text, frame)
 
 
 def candidates_of_texts(

@@ -92,8 +92,10 @@ def _exact_costs(candidates: Sequence[Any], truths: Sequence[Any]) -> Floats:
 
 def first_equal(answers: Sequence[Any]) -> Ints:
     """Return, for each answer, the index of the first answer that is equal to it, [n]."""
-    # 37 °C == 37 °F, because Measurement compares only numbers, but they are different answers.
-    keys = [(a, units_of(a)) for a in answers]
+    keys = answers
+    if any(issubclass(kind, Measurement) for kind in {*map(type, answers)}):
+        # 37 °C == 37 °F, because Measurement compares only numbers, but they differ.
+        keys = [(a, units_of(a)) for a in answers]
     seen: dict[Any, int] = {}
     try:
         firsts = [seen.setdefault(key, i) for i, key in enumerate(keys)]

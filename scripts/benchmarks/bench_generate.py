@@ -4,6 +4,7 @@
     python scripts/benchmarks/bench_generate.py --rounds 20 --batch 16
     python scripts/benchmarks/bench_generate.py --large --rounds 5   a model of 0.5 B parameters
     python scripts/benchmarks/bench_generate.py --run runs/clock_tiny   decoding rules, in a run
+    python scripts/benchmarks/bench_generate.py --run runs/clock_tiny --batch 64 --prompt 1000
 
 Without ``--run``, there are two tables. For the first, a tiny random Qwen2-VL generates answers;
 the time is that of ``model.generate``, divided by its number of tokens. Plain greedy generation
@@ -21,7 +22,9 @@ With ``--large``, the contenders of the first table generate with a random Qwen2
 Qwen2.5-0.5B, whose output has as many logits as the second table; it needs 2 GB of memory.
 
 With ``--run``, a finished run answers its first test rows: the time of a row includes images, the
-exploration of answers, parsing and the choice of the answer, as in ``predict``.
+exploration of answers, parsing and the choice of the answer, as in ``predict``. ``positions`` is
+the number of tokens after the prompt that the model reads for a row. With ``--prompt``, words are
+added to the first question, and the other prompts are padded to its length.
 """
 
 import argparse
@@ -50,9 +53,12 @@ from transformers import (
 )
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from mm_numeric.answers import Example
 from mm_numeric.config.decoding import GREEDY, MBR
 from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
+from mm_numeric.families.family import Family
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.geometry.coordinates import COORDINATES
@@ -227,8 +233,12 @@ def compare(
     setting: Setting | None,
     rounds: int,
     unit: str = "token",
+    positions: Mapping[str, float] | None = None,
 ) -> None:
-    """Print the time per token, or per row, of each contender and its ratio to the first."""
+    """Print the time per token, or per row, of each contender and its ratio to the first.
+
+    ``positions`` has the number of positions that each contender reads for a row.
+    """
     runs, compile_seconds = {}, {}
     for name, prepare in contenders.items():
         if name in ("xgrammar", "llguidance") and find_spec(name) is None:
@@ -244,7 +254,8 @@ def compare(
             start = time.process_time()
             count = runs[name]()
             found[name].append(1000 * (time.process_time() - start) / count)
-    print(f"\n{title}\n{'':<16}{f'ms a {unit}':>12}{'ratio':>8}{'extra ms':>10}{'compile s':>11}")
+    last = "compile s" if positions is None else "positions"
+    print(f"\n{title}\n{'':<16}{f'ms a {unit}':>12}{'ratio':>8}{'extra ms':>10}{last:>11}")
     first = found[next(iter(runs))]
     for name in contenders:
         if name not in runs:
@@ -255,7 +266,7 @@ def compare(
         extra = statistics.median(mine - other for mine, other in pairs)
         print(
             f"{name:<16}{statistics.median(found[name]):12.3f}{ratio:8.3f}{extra:10.3f}"
-            f"{compile_seconds[name]:11.2f}"
+            f"{compile_seconds[name] if positions is None else positions[name]:11.2f}"
         )
 
 
@@ -274,16 +285,28 @@ def large_model(count: int) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config).eval()
 
 
-def decode_run(run: Path, rows: int, rounds: int) -> None:
+def lengthened(example: Example, family: Family, tokens: int) -> Example:
+    """Append words to a question until its prompt has at least ``tokens`` tokens."""
+    while (missing := tokens - prompt_batch(family, [example])[0]["input_ids"].shape[1]) > 0:
+        example = replace(example, prompt=example.prompt + " and" * max(1, missing // 4))
+    return example
+
+
+def decode_run(run: Path, rows: int, rounds: int, prompt: int) -> None:
     """Print the time per row of each decoding rule, with the model and test rows of a run."""
     precision = Precision.of_run(run)
     config = precision.of_weights(read_run(run))
     family = load_family(config, str(run / MODEL))
     model = load_model(config, family, str(run / MODEL)).eval()
     found = load_examples(config.task, config.data.test, Path(config.data.cache), training=False)
-    examples = found[:rows]
+    examples = [lengthened(found[0], family, prompt), *found[1:rows]]
+    read: list[int] = []  # positions of each forward pass
+    model.get_input_embeddings().register_forward_pre_hook(
+        lambda _, arguments: read.append(arguments[0].numel())
+    )
+    positions: dict[str, float] = {}
 
-    def contender(rule: str, **settings: Any) -> Callable[[None], Callable[[], int]]:
+    def contender(name: str, rule: str, **settings: Any) -> Callable[[None], Callable[[], int]]:
         own = replace(config, predict=replace(config.predict, decode=rule, **settings))
         constrainer = Constrainer(config.task, family) if own.predict.constrain else None
 
@@ -291,6 +314,7 @@ def decode_run(run: Path, rows: int, rounds: int) -> None:
             # A new one each time: it keeps the answers that it has parsed.
             explore = None if rule == GREEDY else Explorer(own.predict, family, config.task)
             length = own.predict.new_tokens
+            read.clear()
             answers = generate(
                 model,
                 family,
@@ -302,22 +326,27 @@ def decode_run(run: Path, rows: int, rounds: int) -> None:
             )
             for example, answer in zip(examples, answers, strict=True):
                 prediction(own, family, example, answer, rule)
+            positions[name] = sum(read[1:]) / len(examples)  # the first pass reads the prompts
             return len(examples)
 
         return lambda _: run_once
 
-    contenders = {
-        GREEDY: contender(GREEDY),
-        "greedy, constr.": contender(GREEDY, constrain=True),
-        "median": contender("median"),
-        "median, mass .95": contender("median", mass=0.95),
-        "median, constr.": contender("median", constrain=True),
-        "mbr, 32 samples": contender(MBR, samples=32),
-        "mbr, constr.": contender(MBR, samples=32, constrain=True),
+    settings: dict[str, tuple[str, dict[str, Any]]] = {
+        GREEDY: (GREEDY, {}),
+        "greedy, constr.": (GREEDY, {"constrain": True}),
+        "median": ("median", {}),
+        "median, mass .95": ("median", {"mass": 0.95}),
+        "median, constr.": ("median", {"constrain": True}),
+        "mbr": (MBR, {}),
+        "mbr, 32 samples": (MBR, {"samples": 32}),
+        "mbr, constr.": (MBR, {"samples": 32, "constrain": True}),
     }
     if config.task.sampled_answers:
-        del contenders["median, constr."], contenders["median, mass .95"]
-    compare(f"{rows} rows of {config.task_name}", contenders, None, rounds, unit="row")
+        del settings["median, constr."], settings["median, mass .95"]
+    contenders = {name: contender(name, rule, **own) for name, (rule, own) in settings.items()}
+    length = prompt_batch(family, examples)[0]["input_ids"].shape[1]
+    title = f"{rows} rows of {config.task_name}, prompts of {length} tokens"
+    compare(title, contenders, None, rounds, "row", positions)
 
 
 def main() -> None:
@@ -332,10 +361,13 @@ def main() -> None:
     )
     parser.add_argument("--large", action="store_true", help="measure a model of 0.5 B parameters")
     parser.add_argument("--run", type=Path, help="measure decoding rules in this finished run")
+    parser.add_argument(
+        "--prompt", type=int, default=0, help="least number of tokens of the prompts of --run"
+    )
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, batch {options.batch}")
     if options.run:
-        decode_run(options.run, options.batch, options.rounds)
+        decode_run(options.run, options.batch, options.rounds, options.prompt)
         return
     with tempfile.TemporaryDirectory() as folder:
         Qwen2VL.make_tiny(Path(folder), seed=0)
