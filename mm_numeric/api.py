@@ -14,6 +14,7 @@ from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import Config
 from mm_numeric.io.files import read_json, read_rows
+from mm_numeric.io.log import logger
 from mm_numeric.registry import IMPORTERS, LOCAL_ENGINE, choose, unknown
 from mm_numeric.runs.folder import (
     CALIBRATION_ANSWERS,
@@ -107,15 +108,17 @@ def train(
         resume=resume,
         stoppable=stoppable,
         trust_remote_code=trust_remote_code,
-        draw=_draw_curves,
+        draw=_write_page,
     )
     return TrainedRun(config.output_dir)
 
 
-def _draw_curves(run: Path) -> None:
-    from mm_numeric.evaluation.report.learning_curves import write_curves
-
-    write_curves(run)
+def _write_page(folder: Path) -> None:
+    """Write the page of a run with its curves and answers of the last evaluation."""
+    try:
+        report(folder, ["html"], trust_remote_code=True)
+    except ValueError as error:  # the training is worth more than its page
+        logger.warning("report.html is not written: %s", error)
 
 
 def predict(

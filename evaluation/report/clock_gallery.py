@@ -21,11 +21,9 @@ from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, sh
 from mm_numeric.evaluation.report.gallery import (
     Canvas,
     Entry,
-    ImageRegion,
     Question,
     Tile,
     gallery_section,
-    open_upright,
     worst_and_others,
     worst_first,
 )
@@ -186,11 +184,7 @@ def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
 
 def _entry(folder: Path, own: Question, anchor: str, styles: Styles) -> Entry:
     path, target = folder / str(own.row["image"]), plain(own.row["target"], 20)
-    image = open_upright(path)
-    if image is None:
-        on = Canvas.empty(path, anchor, 100, 100)
-    else:
-        on = Canvas.of(image, anchor, ImageRegion(0, 0, *image.size), SIDE_PX)
+    on = Canvas.open(path, anchor, SIDE_PX)
     answers = {}
     for name, row in own.rows.items():
         answers[name] = Cell(content=row["parsed"] or f"“{plain(row['text'], 40)}”", limit=44)

@@ -122,6 +122,14 @@ class Canvas:
         return cls(anchor=anchor, region=region, shown=shown, is_image=True, is_cropped=is_cropped)
 
     @classmethod
+    def open(cls, path: Path, anchor: str, side_px: int) -> "Canvas":
+        """Return a whole image, or a grey area if it cannot be opened."""
+        image = open_upright(path)
+        if image is None:
+            return cls.empty(path, anchor, 100, 100)
+        return cls.of(image, anchor, ImageRegion(0, 0, *image.size), side_px)
+
+    @classmethod
     def empty(cls, path: Path | None, anchor: str, wide: float, high: float) -> "Canvas":
         """Return a grey area in place of an image that could not be opened."""
         text = plain("no image" if path is None else f"no image: {path.name}", 30)
@@ -176,7 +184,7 @@ def gallery_section(
         answers = (own.answers.get(name) for name in names)
         label = Cell(content=found.id, limit=60, note=seed)
         lines.append([label, *own.cells, *answers, *([own.mean] if mean else [])])
-        about = [plain(found.id, 60) if own.title else "", f"{mean} {own.mean}", seed]
+        about = [plain(found.id, 60) if own.title else "", f"{mean} {own.mean}".strip(), seed]
         about.append(f"{found.rank:,} of {total:,} from the worst")
         heading = own.title or plain(found.id, 60)
         cases.append((heading, " · ".join(filter(None, about)), own.tiles))

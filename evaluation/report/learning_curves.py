@@ -1,9 +1,8 @@
-"""Learning curves: each component of the loss by training step, in a report or as curves.svg."""
+"""Learning curves in a report: each component of the loss by training step."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,7 @@ from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import Chart, Line, Points, figure, styled_line, thinned
 from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
 from mm_numeric.evaluation.report.results import Styles
-from mm_numeric.evaluation.report.summary_file import read_lines
 from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
-from mm_numeric.io.escaping import plain
-from mm_numeric.io.files import write_text
-from mm_numeric.io.markup import element
-from mm_numeric.runs.folder import CURVES, LOG
 
 Log = Sequence[Mapping[str, Any]]
 """The lines of a log.jsonl, the training log of a run."""
@@ -30,7 +24,6 @@ _Curves = Mapping[str, Sequence[_Curve]]
 _EVALUATED = 3  # number of metrics of evaluations during training that are not folded
 _OTHERS = ("loss", "learning_rate", "grad_norm")  # logged values that are no loss components
 _FEW = 9  # curves with fewer points have markers
-_WIDTH, _HEIGHT, _COLUMNS = 340, 250, 3  # size of a panel of curves.svg, and panels per row
 
 
 def curves_section(styles: Styles, logs: _Logs, starts: _Logs, baseline: str) -> Section | None:
@@ -214,23 +207,3 @@ def _chart(
         description=f"{name} by training step for {', '.join(found)}.",
         shaded_to=0 if first < 0 else None,
     )
-
-
-def write_curves(folder: Path) -> None:
-    """Draw the logged loss, its components and three metrics of a run, and save curves.svg."""
-    training, evaluation = _logged_curves(read_lines(folder / LOG))
-    curves = {name: own for name, own in training.items() if own and name not in _OTHERS[1:]}
-    metrics = [(name, own) for name, own in evaluation.items() if own]
-    curves |= dict(metrics[:_EVALUATED])
-    style, parts = charts.choose_styles(["run"], "", None), []
-    for i, (name, points) in enumerate(curves.items()):
-        left, top = _WIDTH * (i % _COLUMNS), _HEIGHT * (i // _COLUMNS)
-        parts.append(element("text", plain(name, 40), x=left + 48, y=top + 14, class_="name"))
-        size = {"width": _WIDTH - 12, "height": _HEIGHT - 20}
-        chart = _chart(style, name, {"run": [points]}, {}, is_clipped=name in training)
-        parts.append(element("svg", chart.svg, x=left, y=top + 20, **size))
-    if parts:
-        width, height = _WIDTH * min(_COLUMNS, len(curves)), _HEIGHT * -(-len(curves) // _COLUMNS)
-        drawn = element("svg", *parts, viewBox=f"0 0 {width} {height}", role="img")
-        chart = Chart(drawn, "Learning curves", Table.of([], []))
-        write_text(folder / CURVES, charts.standalone_svg(chart))

@@ -12,6 +12,7 @@ Rows     lines of ``scores.jsonl`` with the columns
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,9 +20,11 @@ from typing import Any
 from mm_numeric.answers import Number
 from mm_numeric.evaluation.metrics.number_errors import digit_count
 from mm_numeric.evaluation.report import results
-from mm_numeric.evaluation.report.charts import Axis, bar_table, share_chart
+from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, share_chart
 from mm_numeric.evaluation.report.gallery import (
+    Canvas,
     Entry,
+    Tile,
     gallery_section,
     worst_and_others,
     worst_first,
@@ -30,6 +33,9 @@ from mm_numeric.evaluation.report.page import Block, Section, note
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
 from mm_numeric.evaluation.table import Cell
 from mm_numeric.io.escaping import plain
+from mm_numeric.io.markup import element
+
+_SIDE_PX = 320  # the longer edge of an image of a question
 
 WITHIN = {"exact": 0.0, "up to 1% off": 0.01, "up to 10%": 0.1, "up to 50%": 0.5}
 
@@ -41,7 +47,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
         return []
     seeds = results.seeds_text(scores)
     errors, buckets = _errors_section(pooled, seeds), _buckets_section(pooled, seeds)
-    return [errors, buckets, questions_section(styles, scores)]
+    return [errors, buckets, questions_section(folder, styles, scores)]
 
 
 def _errors_section(pooled: Pooled, seeds: str) -> Section:
@@ -128,20 +134,25 @@ def _label(row: ScoredRow, kind: str) -> str:
     return str((row.get("buckets") or {}).get(kind, "none"))
 
 
-def questions_section(styles: Styles, scores: Scores) -> Section:
-    """Return the section with the questions with the largest errors, and some other questions."""
+def questions_section(folder: Path, styles: Styles, scores: Scores) -> Section:
+    """Return the section with the questions with the largest errors, and some other questions.
+
+    Questions about an image are shown with the image. ``folder`` is the folder of its path.
+    """
     ranked = worst_first(styles, scores, lambda row: float(row["log_error"]))
-    entries = [
-        Entry(
+    entries = []
+    for number, own in enumerate(worst_and_others(ranked)):
+        question, true = str(own.row.get("prompt") or own.id), _with_unit(own.row["target"])
+        entry = Entry(
             question=own,
             answers={name: _answer_cell(row) for name, row in own.rows.items()},
-            cells=[
-                Cell(content=str(own.row.get("prompt") or own.id), limit=160),
-                Cell(content=_with_unit(own.row["target"]), limit=40),
-            ],
+            cells=[Cell(content=question, limit=160), Cell(content=true, limit=40)],
         )
-        for own in worst_and_others(ranked)
-    ]
+        if own.row.get("image"):
+            on = Canvas.open(folder / str(own.row["image"]), f"image{number}", _SIDE_PX)
+            tiles = [_tile(styles[name], row, on) for name, row in own.rows.items()]
+            entry = replace(entry, title=plain(question, 160), tiles=tiles, canvas=on)
+        entries.append(entry)
     return gallery_section(
         "Questions and answers",
         entries,
@@ -152,6 +163,17 @@ def questions_section(styles: Styles, scores: Scores) -> Section:
         error="error (as sign log10(1 + abs))",
         header=["question", "true"],
     )
+
+
+def _tile(style: SeriesStyle, row: ScoredRow, on: Canvas) -> Tile:
+    answer = "“{}”".format(plain(row["text"], 40))
+    if row["parsed"] is not None:
+        answer = plain(_with_unit(row["parsed"]), 40)
+    words = f"answered {answer}, true {plain(_with_unit(row['target']), 40)}"
+    box = f"0 0 {on.region.width} {on.region.height}"
+    used = element("use", href=f"#{on.anchor}")
+    drawing = element("svg", used, viewBox=box, role="img", aria_label=words)
+    return Tile(style.label(), drawing, words, "near" if row["exact"] else "off")
 
 
 def _answer_cell(row: ScoredRow) -> Cell:

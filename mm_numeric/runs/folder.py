@@ -2,7 +2,7 @@
 
 config.yaml       config with all defaults
 log.jsonl         one line per logged step
-curves.svg        learning curves, redrawn at each evaluation and at the end
+report.html       page of the run, written at each evaluation and at the end, and by ``report``
 checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
 run.json          written last: steps, number of training samples, machine, versions, commit
@@ -50,7 +50,6 @@ EVALUATED_ROWS, EVALUATING = "evaluation/rows.json", "evaluation/progress.json"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
 ENSEMBLE = "ensemble.jsonl"  # answers of an ensemble of this run and other runs
 TRAINING_ANSWERS = "training_answers.jsonl"
-CURVES = "curves.svg"
 STATED = "hypotheses.json"  # in the folder of a comparison
 CALIBRATION = "calibration.json"
 CALIBRATION_ANSWERS = "calibration/predictions.jsonl"
@@ -61,7 +60,7 @@ WARM_START = "warm_start"
 
 _MAY_DIFFER = frozenset({"predict", "compare", "plugins"})  # these do not change the training
 _LEFTOVERS = (
-    CONFIG, STATED, LOG, EVALUATION, BEST, "init", "checkpoint-*", CURVES, "report.*",
+    CONFIG, STATED, LOG, EVALUATION, BEST, "init", "checkpoint-*", "report.*",
     "*.unfinished",
 )  # fmt: skip
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"

@@ -1,7 +1,8 @@
 """Show the progress of training on stderr: a line per logged step, and a progress bar."""
 
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from mm_numeric.io.log import NO_PREFIX, logger
 
 WIDTH = 100
 
+_BARS = "▁▂▃▄▅▆▇█"
 _METRICS = 3  # in the line of an evaluation, which may have dozens
 
 
@@ -19,7 +21,8 @@ class LogLines(TrainerCallback):
 
     The line has the step, the loss, the learning rate, rows per second, the time left and the loss
     components. The time left is estimated from the mean time per step since training began or
-    resumed. After an evaluation, a line with its first three metrics is written.
+    resumed. After an evaluation, a line with its first three metrics is written; the first metric
+    has a sparkline of its values in all evaluations of the run.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -43,6 +46,9 @@ class LogLines(TrainerCallback):
             items += [f"{logs['speed/samples_per_second']:.3g} rows/s", f"{left} left"]
             line = wrapped([*items, *_named(logs, "loss/")])
         elif metrics := _named(logs or {}, "eval_"):
+            name = metrics[0].partition(" ")[0]
+            values = [old.get(f"eval_{name}") for old in state.log_history]
+            metrics[0] += sparkline([value for value in values if value is not None])
             line = wrapped([step, "evaluation", *metrics[:_METRICS]])
         else:
             return
@@ -66,6 +72,22 @@ class TrainingBar(ProgressCallback):
             self.values[name.removeprefix("eval_")] = f"{logs[name]:.3g}"
         if self.training_bar is not None:
             self.training_bar.set_postfix(self.values, refresh=False)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Draw a value as one character each, the lowest as ▁ and the highest as █, after a space.
+
+    Returns "" for fewer than two values, and if stderr cannot show these characters.
+    """
+    try:
+        _BARS.encode(getattr(sys.stderr, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return ""
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    steps = (len(_BARS) - 1) / ((high - low) or 1)
+    return " " + "".join(_BARS[round(steps * (value - low))] for value in values)
 
 
 def wrapped(items: list[str]) -> str:

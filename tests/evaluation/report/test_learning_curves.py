@@ -1,14 +1,20 @@
 """Learning curves are those of the logs, with the end of the warm start."""
 
 import re
-from xml.etree import ElementTree
 
 import pytest
 from clock_reports import compare_folder, written
 from result_files import write_lines
 
-from mm_numeric.evaluation.report.learning_curves import write_curves
+from mm_numeric.evaluation.report.charts import choose_styles
+from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.results import read_comparison, read_runs
+
+
+def page_of(log):
+    """Return the HTML of the curves of a run."""
+    section = curves_section(choose_styles(["run"], "", None), {("run", 0): log}, {}, "run")
+    return str(section.content.html)
 
 
 def test_curves_start_and_end_where_the_logs_do(tmp_path):
@@ -76,30 +82,24 @@ def test_the_steps_of_a_distilled_run_follow_on_those_of_its_teacher(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 3, 400])
-def test_each_logged_value_of_a_run_has_a_panel_in_its_file(tmp_path, count):
+def test_each_logged_value_of_a_run_has_a_panel(count):
     lines, name = [], "a<b & café"
     for step in range(1, count + 1):
         lines.append({"step": step, "loss": step, "learning_rate": 1, "components": {name: step}})
         metrics = {"accuracy": step, "error": None, "exact": step, "late": step, "fourth": step}
         lines.append({"step": step, "eval": metrics})
-    write_lines(tmp_path / "log.jsonl", lines)
-    write_curves(tmp_path)
-    root = ElementTree.parse(tmp_path / "curves.svg").getroot()
-    names = [text.text for text in root.iter() if text.get("class") == "name"]
-    assert names == ["loss", name, "accuracy", "exact", "late"]
-    assert "var(--" not in (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    page = page_of(lines).partition("<details")[0]
+    names = re.findall(r'aria-label="(\S+?|a&lt;b.*?) by training step', page)
+    assert list(dict.fromkeys(names)) == ["loss", "a&lt;b &amp; café", "accuracy", "exact", "late"]
 
 
-def test_the_best_evaluation_is_inside_its_panel(tmp_path):
+def test_the_best_evaluation_is_inside_its_panel():
     """A spike of the loss may be outside: it would flatten the rest."""
     lines = [{"step": step, "loss": 90.0 if step == 20 else 1.0} for step in range(1, 401)]
     lines += [{"step": step, "eval": {"accuracy": 0.9 * (step == 20)}} for step in range(1, 21)]
-    write_lines(tmp_path / "log.jsonl", lines)
-    write_curves(tmp_path)
-    text = (tmp_path / "curves.svg").read_text(encoding="utf-8")
     loss, accuracy = (
         min(float(y) for y in re.findall(r"[ML][0-9.]+,(-?[0-9.]+)", panel))
-        for panel in text.split('class="name"')[1:]
+        for panel in page_of(lines).split("<figure")[1:]
     )
     assert loss < 0 < accuracy
 
@@ -115,7 +115,5 @@ def test_the_axis_begins_at_the_first_step_of_any_objective(tmp_path):
     assert -20 < min(xs) < max(xs)  # markers begin at 0
 
 
-def test_nothing_is_drawn_of_an_empty_log(tmp_path):
-    write_lines(tmp_path / "log.jsonl", [])
-    write_curves(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+def test_nothing_is_drawn_of_an_empty_log():
+    assert curves_section(choose_styles(["run"], "", None), {("run", 0): []}, {}, "run") is None

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from PIL import Image
 from result_files import write_lines
 from shape_reports import HOSTILE, compared, lines
 
@@ -66,6 +67,20 @@ def test_a_report_without_images_shows_the_texts(runs, tmp_path, task):
     assert "All seeds" not in twin
 
 
+def test_questions_about_images_are_shown_with_them(tmp_path):
+    Image.new("RGB", (20, 16), (90, 90, 200)).save(tmp_path / "a.png")
+    rows = scored(tmp_path, [text for text, _, _ in PAIRS])
+    for row, image in zip(rows, ["a.png", "gone.png", None] * 3, strict=False):
+        row["image"] = image
+    styles = choose_styles(["ce"], "ce", None)
+    page = str(questions.questions_section(tmp_path, styles, {("ce", 0): rows}).content.html)
+    used = [page.index(f'href="#{name}"') for name in re.findall(r'<g id="(image\d)">', page)]
+    assert len(used) == 5
+    assert page.count("data:image/png") == 3
+    assert page.count("no image: gone.png") == 2
+    assert "answered 7, true 0" in page
+
+
 def test_what_a_model_writes_is_harmless(tmp_path):
     rows = scored(tmp_path / "a", [HOSTILE] * len(PAIRS))
     for row in rows:
@@ -94,7 +109,9 @@ def test_many_rows_are_shown_in_part(tmp_path):
         rows.append({**row, "reason": None, "task": "numbers"})
     score(write_lines(tmp_path / "predictions.jsonl", rows))
     styles = choose_styles(["ce"], "ce", None)
-    section = questions.questions_section(styles, {("ce", 0): lines(tmp_path / "scores.jsonl")})
+    section = questions.questions_section(
+        tmp_path, styles, {("ce", 0): lines(tmp_path / "scores.jsonl")}
+    )
     shown = re.findall(r"^\| (\d\d) \|", section.content.markdown, re.MULTILINE)
     assert shown[:WORST] == [str(n) for n in range(59, 51, -1)]
     assert len(shown) == WORST + SPREAD

@@ -24,7 +24,7 @@ def test_a_line_of_each_logged_step(tmp_path, capsys, terminal):
     said = capsys.readouterr().err
     bars = re.findall(r"training: 100%.* 5/5 .*loss=\S+", said)
     assert bool(bars) is terminal
-    assert (tmp_path / "run" / "curves.svg").is_file()
+    assert (tmp_path / "run" / "report.html").is_file()
     assert "{'" not in said
     logged = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
     assert [line["step"] for line in logged] == [2, 4, 5]  # and the last
