@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from mm_numeric.answers import Unreadable as Unreadable
     from mm_numeric.api import ComparedRuns as ComparedRuns
     from mm_numeric.api import Predictions as Predictions
+    from mm_numeric.api import ReportedRun as ReportedRun
     from mm_numeric.api import TrainedRun as TrainedRun
     from mm_numeric.api import calibrate as calibrate
     from mm_numeric.api import compare as compare
     from mm_numeric.api import predict as predict
     from mm_numeric.api import prepare as prepare
     from mm_numeric.api import report as report
+    from mm_numeric.api import run as run
     from mm_numeric.api import train as train
     from mm_numeric.config.reader import read_config as read_config
     from mm_numeric.config.schema import Config as Config
@@ -51,7 +53,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "answers": "Box ClockTime Instance Instances Number Polygon TimeSpans Unreadable",
-    "api": "ComparedRuns Predictions TrainedRun calibrate compare predict prepare report train",
+    "api": "ComparedRuns Predictions ReportedRun TrainedRun calibrate compare predict prepare "
+    "report run train",
     "config.reader": "read_config",
     "config.schema": "Config",
     "data.collator": "TrainingCollator",

@@ -13,8 +13,9 @@ from mm_numeric.config.data import DataSource, Sources
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import Config
+from mm_numeric.distributed.ranks import EveryRankError, num_ranks
 from mm_numeric.io.files import read_json, read_rows
-from mm_numeric.io.log import logger
+from mm_numeric.io.log import NO_PREFIX, logger
 from mm_numeric.registry import IMPORTERS, LOCAL_ENGINE, choose, unknown
 from mm_numeric.runs.folder import (
     CALIBRATION_ANSWERS,
@@ -23,10 +24,13 @@ from mm_numeric.runs.folder import (
     MODEL,
     PREDICTIONS,
     TRAINING_ANSWERS,
+    contains_run,
     decoded_name,
+    is_resumable,
 )
 
 if TYPE_CHECKING:
+    from mm_numeric.evaluation.scores import Scores
     from mm_numeric.importers.export import Target
     from mm_numeric.importers.prepare import Prepared
     from mm_numeric.inference.calibrate import Calibration
@@ -68,6 +72,15 @@ class Predictions:
 
 
 @dataclass(frozen=True)
+class ReportedRun(TrainedRun):
+    """A finished run whose test answers are scored, with its report."""
+
+    report: Path
+    scores: "Scores | None"
+    """The scores of the test answers; None if they had been scored before."""
+
+
+@dataclass(frozen=True)
 class ComparedRuns:
     """The runs of a comparison, stored in a folder."""
 
@@ -79,6 +92,78 @@ class ComparedRuns:
         from mm_numeric.evaluation.report.summary_file import read_summary
 
         return read_summary(self.folder)
+
+
+def run(config: Config | str | Path, *, stoppable: bool = False) -> ReportedRun:
+    """Check the data, train, predict, score and write the report. A finished step is not repeated.
+
+    The data is checked again until the training has a checkpoint, from which an interrupted
+    training resumes. ``predict`` copies the answers of the last evaluation that it would generate
+    again. ``train`` describes ``stoppable`` and StoppedError. Raises ValueError if something in the
+    data must be fixed first.
+    """
+    if num_ranks() > 1:
+        raise EveryRankError(
+            "run: start it without a launcher such as torchrun. To train on several GPUs, start "
+            "`train` with the launcher; `run` with the same config then does the other steps."
+        )
+    config = config if isinstance(config, Config) else read_config(config)
+    folder = config.output_dir
+    if not contains_run(folder, config):
+        _log_step(f"1/5 check-data: ready; {_checked_page(config)}")
+    if not (folder / FINISHED).is_file():
+        train(config, resume=is_resumable(folder), stoppable=stoppable)
+        _log_step(f"2/5 train: {folder / MODEL}")
+    # The folder's config names the same code as the user's config. Its section predict may differ.
+    settings = {own.name: getattr(config.predict, own.name) for own in fields(config.predict)}
+    if config.predict.max_new_tokens is None:
+        del settings["max_new_tokens"]  # the training has measured it
+    answers = predict(folder, reuse=True, trust_remote_code=True, **settings).path
+    return _scored_and_reported(config, answers)
+
+
+def _checked_page(config: Config) -> Path:
+    """Check the data of a config, and return the page; raise ValueError if it is not ready."""
+    from mm_numeric.evaluation.check_data.check import check_data
+    from mm_numeric.evaluation.check_data.html_page import page_of, write_check_page
+    from mm_numeric.evaluation.check_data.text import fixes_text, verdict
+
+    config.require_weights()
+    found, page = check_data(config), page_of(config)
+    write_check_page(found, page)
+    if not found.ready:
+        raise ValueError(f"{config.title}: {verdict(found)}; {page}\n{fixes_text(found)}")
+    if unanswered := found.sources[-1].unanswered:
+        raise ValueError(
+            f"{config.title}, data.test: `run` scores the rows, and {unanswered:,} of them have no "
+            "answer; add answers, or use the commands `train` and `predict`."
+        )
+    for text in found.notes:
+        logger.info("note: %s", text, extra=NO_PREFIX)
+    return page
+
+
+def _scored_and_reported(config: Config, answers: Path) -> ReportedRun:
+    """Score the answers of a run and write its report, unless this was done before."""
+    from mm_numeric.evaluation.report.report import FORMATS
+    from mm_numeric.evaluation.score import score
+    from mm_numeric.runs.results_file import is_scored, results_path
+
+    folder, scores, results = config.output_dir, None, results_path(answers)
+    if not is_scored(answers):
+        _log_step(f"3/5 predict: {answers}")
+        scores = score(answers, task_name=config.task_name, scorer=config.task.scorer)
+        _log_step(f"4/5 score: {results}")
+    files = [folder / FORMATS[name] for name in ("html", "md")]
+    since = results.stat().st_mtime_ns
+    if not all(file.is_file() and file.stat().st_mtime_ns > since for file in files):
+        report(folder, trust_remote_code=True)
+        _log_step(f"5/5 report: {files[0]}")
+    return ReportedRun(folder, files[0], scores)
+
+
+def _log_step(text: str) -> None:
+    logger.info("%s", text, extra=NO_PREFIX)
 
 
 def train(
@@ -133,6 +218,7 @@ def predict(
     endpoint: Any = None,
     limit: int | None = None,
     on_ray: Any = None,
+    reuse: bool = False,
     **settings: Any,
 ) -> Predictions:
     """Answer the rows of a file with the model of a run; skip rows that ``out`` has an answer to.
@@ -151,6 +237,8 @@ def predict(
         limit: Answer only the first ``limit`` rows.
         on_ray: Answer the rows in tasks of a Ray cluster, each of which reserves these
             ``config.compare.Resources``.
+        reuse: Copy the answers of the last evaluation during training, if the weights, the rows and
+            all settings are the same.
         settings: Changed settings of the section ``predict``, such as ``decode="median"``.
     """
     from mm_numeric.inference.generate import predict as answer
@@ -184,6 +272,7 @@ def predict(
         endpoint=endpoint,
         on_ray=on_ray,
         overrides=overrides,
+        reuse=reuse,
         **settings,
     )
     return Predictions(path, count, config)

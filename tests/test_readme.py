@@ -52,7 +52,7 @@ def draw_coco(folder: Path, split: str, count: int) -> None:
 
 
 BYT5 = ByT5Tokenizer()
-COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "predict", "demo",
+COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "run", "train", "predict", "demo",
             "calibrate", "decode", "score", "compare", "export", "push", "report",
             "doctor")  # fmt: skip
 YOURS = "clock_qwen2_vl_2b"
@@ -228,23 +228,24 @@ def masked(text):
 
 @pytest.mark.slow
 def test_the_transcript_of_the_detection_quickstart(tmp_path, monkeypatch, capsys):
-    """Six commands from a COCO file and a checkpoint folder to scores, as the page shows them."""
+    """Four commands from a COCO file and a checkpoint folder to scores, as the page shows them."""
     page = "docs/quickstarts/detection.md"
     for split, images in (("train", 12), ("val", 4)):
         draw_coco(tmp_path, split, images)
     monkeypatch.chdir(tmp_path)
     Qwen2_5VL.make_tiny(tmp_path / "Qwen2.5-VL-3B-Instruct", seed=0)
     steps = re.split(r"^\$ ", "".join(blocks(page, "console")), flags=re.MULTILINE)[1:]
-    assert len(steps) == 6
+    assert len(steps) == 4
     for step in steps:
         command, _, expected = step.partition("\n")
         _, *words = shlex.split(command)
-        if words[0] == "train":  # workers take seconds to start, and an epoch is a step
+        if words[0] == "run":  # workers take seconds to start, and an epoch is a step
             words += ["trainer.dataloader_num_workers=0", "trainer.num_train_epochs=1"]
         assert cli.main(words) == 0, words
         out = capsys.readouterr().out
-        if words[0] == "score":  # of an untrained model; the page shows the scores of a trained one
+        if words[0] == "run":  # of an untrained model; the page shows the scores of a trained one
             assert out.startswith("4 rows, task detection; ")
+            assert out.endswith("/runs/detection_qwen2_5_vl_lora/report.html\n")
         else:
             assert masked(out) == masked(expected), command
     assert Path("runs/detection_qwen2_5_vl_lora/results.json").is_file()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from mm_numeric.answers import Example, Instance, Instances, Shape
+from mm_numeric.config.schema import Config
 from mm_numeric.data.augment import Augmenter
 from mm_numeric.data.framing import compute_frame
 from mm_numeric.data.images import open_image
@@ -27,6 +28,12 @@ _SHOWN_PX = 640  # the longer edge of an image on the page
 _AUGMENTED = 4  # number of rows that are shown with their augmented images
 _EPOCHS = 3  # number of augmented images per row, one for each epoch
 _TOKENS = 400  # the maximum number of shown tokens of a sample
+
+
+def page_of(config: Config) -> Path:
+    """Return the path of the page of a config, next to its run folder."""
+    folder = config.output_dir.resolve()  # "." has no name
+    return folder.with_name(f"{folder.name}.check-data.html")
 
 
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:

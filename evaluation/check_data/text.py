@@ -21,6 +21,12 @@ def report_text(report: DataReport) -> str:
         lines += [f"{source.name}: {source.description}", _aligned(facts(report, source))]
     lines += ["the model", _aligned(frame_facts(report))]
     lines += [f"note: {note}" for note in report.notes]
+    return "\n".join([*lines, *filter(None, [fixes_text(report)]), verdict(report)])
+
+
+def fixes_text(report: DataReport) -> str:
+    """Return each problem with its first messages and advice; "" if there is none."""
+    lines: list[str] = []
     problems = [(s.name, *found) for s in report.sources for found in s.problems.items()]
     for number, (name, kind, problem) in enumerate(problems, start=1):
         lines += [f"fix {number} ({name}): {problem_title(kind, problem)}"]
@@ -29,7 +35,7 @@ def report_text(report: DataReport) -> str:
             lines.append(f"    ... and {len(problem.messages) - _SHOWN:,} more")
         if problem.advice:
             lines.append(f"    {problem.advice}")
-    return "\n".join([*lines, verdict(report)])
+    return "\n".join(lines)
 
 
 def _aligned(pairs: Iterable[tuple[str, str]]) -> str:

@@ -32,11 +32,11 @@ from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.markup import element, joined
 from mm_numeric.runs.folder import (
     CONFIG,
-    EVALUATING,
     EVALUATION,
     FINISHED,
     LOG,
     PREDICTIONS,
+    PROGRESS,
     RESULTS,
     decoded_name,
     stored_settings,
@@ -70,8 +70,8 @@ class RunFiles:
     finished: Mapping[str, Any] | None
     """The content of run.json, which is written when training ends."""
 
-    evaluating: Mapping[str, Any] | None
-    """The content of evaluation/progress.json while an evaluation during training is running."""
+    answering: Mapping[str, Any] | None
+    """The content of progress.json while an evaluation or ``predict`` is running."""
 
     results: Mapping[str, ProtocolResults]
     """Maps each decoding rule to the results of the task's own scorer. If there are none, the
@@ -143,7 +143,7 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
         task=task,
         log=read_lines(folder / LOG, cure="Delete the line."),
         finished=read_json(finished) if finished.is_file() else None,
-        evaluating=None if finished.is_file() else _read_evaluating(folder),
+        answering=_read_answering(folder),
         results=results,
         protocols={
             name if rule == GREEDY else f"{name}, decoded by {rule}": section
@@ -158,18 +158,18 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     )
 
 
-def _read_evaluating(folder: Path) -> Mapping[str, Any] | None:
-    """Return the progress of an evaluation; None if none is running, or its process was killed."""
-    path = folder / EVALUATING
+def _read_answering(folder: Path) -> Mapping[str, Any] | None:
+    """Return the progress of answers; None if none are generated, or the process was killed."""
+    path = folder / PROGRESS
     try:
         text, age = path.read_text(encoding="utf-8"), time.time() - path.stat().st_mtime
-    except FileNotFoundError:  # the file is deleted at the end of the evaluation
+    except FileNotFoundError:  # the file is deleted after the last answer
         return None
     with stored_content(path, "delete it"):
         found = json.loads(text)
-        values = {name: int(found[name]) for name in ("step", "rows", "answered", "tokens")}
-        left = found["seconds_left"]
-        return None if age > _STALLED_S else {**values, "seconds_left": left and float(left)}
+        values = {name: int(found[name]) for name in ("rows", "answered", "tokens")}
+        more = {name: found[name] and float(found[name]) for name in ("step", "seconds_left")}
+        return None if age > _STALLED_S else {**values, **more}
 
 
 def read_results(folder: Path) -> dict[str, dict[str, ProtocolResults]]:
@@ -198,7 +198,7 @@ def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
     measured = _metrics_section(run, metrics) if run.results else None
     is_training = run.finished is None
     # During training, progress and curves come first, because they change most.
-    sections = [_steps_section(run), curves] if is_training else [measured]
+    sections = [_progress_section(run), curves if is_training else measured]
     if run.rows:
         own = []
         if run.task_is_trusted and run.protocol == TASK:
@@ -239,17 +239,34 @@ def _steps(run: RunFiles) -> tuple[int, int | None]:
     return step, max(step, round(known[-1]["step"] / known[-1]["epoch"] * epochs))
 
 
-def _steps_section(run: RunFiles) -> Section | None:
-    """Return the section with a progress bar and the time left; None if steps are not known."""
+def _progress_section(run: RunFiles) -> Section | None:
+    """Return the section with the progress of training and of answers; None without progress."""
+    bars = []
     step, total = _steps(run)
-    if total is None or not step:
-        return None
-    text = f"Step {step:,} of {total:,} ({100 * step / total:.0f}%)"
-    pace = _seconds_per_step(run.log)
-    if pace is not None:
-        text += f", about {_duration(pace * (total - step))} left"
-    bar = element("progress", max=total, value=step, aria_label=text)
-    return Section.of("steps", "Progress", Block(joined(bar)), f"{text}.")
+    if run.finished is None and total is not None and step:
+        text = f"Step {step:,} of {total:,} ({100 * step / total:.0f}%)"
+        pace = _seconds_per_step(run.log)
+        if pace is not None:
+            text += f", about {_duration(pace * (total - step))} left"
+        bars.append((step, total, f"{text}."))
+    if run.answering is not None:
+        bars.append((run.answering["answered"], run.answering["rows"], _answering_text(run)))
+    blocks: list[Content] = []
+    for value, most, text in bars:
+        blocks += [Block(joined(element("progress", max=most, value=value, aria_label=text))), text]
+    return Section.of("steps", "Progress", *blocks) if blocks else None
+
+
+def _answering_text(run: RunFiles) -> str:
+    assert run.answering is not None
+    own, left = run.answering, run.answering["seconds_left"]
+    what = "Answering the test rows"
+    if run.finished is None:
+        what = f"Evaluating at step {own['step'] or 0:,.0f}"
+    return (
+        f"{what}: {own['answered']:,} of {own['rows']:,} rows are answered, {own['tokens']:,} "
+        f"tokens generated{'' if left is None else f', about {_duration(left)} left'}."
+    )
 
 
 def _seconds_per_step(log: Sequence[Mapping[str, Any]]) -> float | None:
@@ -306,14 +323,9 @@ def _progress(run: RunFiles) -> Iterator[str]:
         seconds = run.finished.get("seconds")
         took = f" in {_duration(seconds)}" if seconds is not None else ""
         yield f"Training finished: {run.finished['steps']:,} steps{took}."
-    elif run.evaluating is not None:
-        own, left = run.evaluating, run.evaluating["seconds_left"]
-        yield (
-            f"Evaluating at step {own['step']:,}: {own['answered']:,} of {own['rows']:,} rows are "
-            f"answered, {own['tokens']:,} tokens generated"
-            f"{'' if left is None else f', about {_duration(left)} left'}."
-        )
-    else:
+    if run.answering is not None:
+        return  # the section on the progress says the rest
+    if run.finished is None:
         step, total = _steps(run)
         of = "" if total is None else f" of {total:,}"
         yield (

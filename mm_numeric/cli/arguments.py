@@ -59,6 +59,7 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     _add_check(add)
     _add_prepare(add)
     _add_check_data(add)
+    _add_config(add("run", "check the data, train, predict, score and report; resumable"))
     _add_train(add("train", "fine-tune a model from a config"))
     _add_predict(add)
     _add_demo(add)

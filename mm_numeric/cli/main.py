@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "check": _imported("check"),
             "prepare": _prepare,
             "check-data": _check_data,
+            "run": _imported("run"),
             "train": _train,
             "predict": _predict,
             "demo": _imported("demo"),
@@ -98,6 +99,7 @@ def _exit_code(error: BaseException) -> int:
     """Log an error that the user can fix and return the exit code; re-raise other errors."""
     if isinstance(error, KeyboardInterrupt):
         logger.error("interrupted; finished work is kept.", extra=ALL_RANKS)
+        _show_notes(error)
         return 130
     if isinstance(error, BrokenPipeError):  # `mm-numeric ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -120,7 +122,13 @@ def _exit_code(error: BaseException) -> int:
         extra = {}
     logger.debug("traceback of the error:", exc_info=error, extra=extra)
     logger.error("%s", message, extra=extra)
+    _show_notes(error)
     return 2
+
+
+def _show_notes(error: BaseException) -> None:
+    for note in getattr(error, "__notes__", ()):
+        show(note)
 
 
 def _imported(module: str) -> Run:
@@ -179,11 +187,10 @@ def _check_data(arguments: argparse.Namespace) -> None:
     config = read_config(arguments.config, arguments.overrides)
     config.require_weights()
     from mm_numeric.evaluation.check_data.check import check_data
-    from mm_numeric.evaluation.check_data.html_page import write_check_page
+    from mm_numeric.evaluation.check_data.html_page import page_of, write_check_page
     from mm_numeric.evaluation.check_data.text import report_text
 
-    folder = config.output_dir.resolve()  # "." has no name
-    page = arguments.page or folder.with_name(f"{folder.name}.check-data.html")
+    page = arguments.page or page_of(config)
     if page.is_dir():
         raise ValueError(f"--page: {page} is a folder; name a file in it.")
     report = check_data(config, limit=arguments.limit, size_px=arguments.size)

@@ -16,6 +16,7 @@ examples:
   mm-numeric check mine.yaml                           validate it and print it with all defaults
   mm-numeric prepare coco instances_val2017.json --out val.jsonl    convert a published format
   mm-numeric check-data mine.yaml                      validate the data before training
+  mm-numeric run mine.yaml                             from the data to a report, resumable
   mm-numeric train mine.yaml objective=emd             train, with one setting changed
   mm-numeric predict --model runs/mine --data test.jsonl --out predictions.jsonl
   mm-numeric predict --model runs/mine --image clock.png --draw answer.png
@@ -37,6 +38,7 @@ def positive(text: str) -> int:
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "configs": ("ls", "cp", "check"),
     "data": ("prepare", "check-data"),
+    "all steps": ("run",),
     "one model": ("train", "predict", "demo", "calibrate", "decode", "score", "export", "push"),
     "several objectives": ("compare", "report"),
     "installation": ("doctor",),

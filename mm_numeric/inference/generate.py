@@ -29,6 +29,7 @@ import os
 from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -56,16 +57,19 @@ from mm_numeric.inference.decode import Explorer, Generated, averaged, check_rul
 from mm_numeric.inference.endpoint import Endpoint, endpoint_answers
 from mm_numeric.inference.list_limits import ListLimits, StopLists
 from mm_numeric.inference.predictions_file import (
+    answer_sections,
     claim_predictions,
+    copy_evaluated,
     digest_of,
     file_of_rank,
     files_of,
+    made_by,
     made_with,
     merge_all,
     merge_ranks,
     open_batches,
 )
-from mm_numeric.inference.progress import AnswerProgress
+from mm_numeric.inference.progress import AnswerProgress, ProgressFile
 from mm_numeric.io.atomic_files import append_to, locked
 from mm_numeric.io.log import logger
 from mm_numeric.models.loading import (
@@ -76,7 +80,7 @@ from mm_numeric.models.loading import (
     share_weights,
 )
 from mm_numeric.models.precision import Precision
-from mm_numeric.runs.folder import FINISHED, MODEL, read_run
+from mm_numeric.runs.folder import EVALUATION, FINISHED, MODEL, PREDICTIONS, PROGRESS, read_run
 
 
 def predict(
@@ -91,6 +95,7 @@ def predict(
     on_ray: Resources | None = None,
     overrides: Sequence[str] = (),
     calibrates: bool = False,
+    reuse: bool = False,
     **settings: Any,
 ) -> int:
     """Generate an answer to each sample that has no answer in the file ``out`` yet.
@@ -101,7 +106,8 @@ def predict(
     of each other rule to a file next to it, such as predictions.median.jsonl. If ``rules`` is
     empty, ``predict.decode`` of the config is used. ``calibrates`` writes answers to which a
     calibration will be fitted: without calibration, and with their supports. Otherwise, if the run
-    has a calibration, it is applied; this does not hold for an ensemble or a server.
+    has a calibration, it is applied; this does not hold for an ensemble or a server. ``reuse``
+    copies the answers of the last evaluation during training that would be generated again.
 
     An existing file must have the same run, samples and settings, and no other process may write
     to it. If a launcher such as torchrun started several ranks, they share the batches, and all
@@ -130,9 +136,8 @@ def predict(
     check_rules(config.predict, rules, config.task, examples)
     is_shared = on_ray is not None or ranks.count > 1
     with ExitStack() as stack:
-        done = ranks.on_rank_0(
-            lambda: _claim(files, model, examples, made, endpoint, stack, is_shared=is_shared)
-        )
+        claim = partial(_claim, files, model, examples, made, endpoint, stack, reuse=reuse)
+        done = ranks.on_rank_0(lambda: claim(is_shared=is_shared))
         todo = [e.id for e in examples[:limit] if any(e.id not in ids for ids in done.values())]
         size = 1 if endpoint else config.predict.batch_size
         batches = open_batches(examples[:limit], size, set(todo))
@@ -169,11 +174,13 @@ def _claim(
     endpoint: Endpoint | None,
     stack: ExitStack,
     *,
+    reuse: bool,
     is_shared: bool,
 ) -> dict[str, set[str]]:
     """Lock the file of each rule until ``stack`` ends; return the ids of the answers in each file.
 
-    ``is_shared`` is True if several ranks or Ray tasks write their own files next to these.
+    With ``reuse``, a file without answers gets those of the run's last evaluation, if they are the
+    same. ``is_shared`` is True if several ranks or Ray tasks write their own files next to these.
     """
     for file in files.values():
         stack.enter_context(locked(file, "file"))
@@ -182,6 +189,10 @@ def _claim(
     for rule, file in files.items():
         record = {**made[rule], **engine, **model.confidence_record(rule)}
         found[rule] = claim_predictions(file, model.made_by, examples, record)
+        if reuse and not found[rule]:
+            evaluated = Path(model.source).parent / EVALUATION / PREDICTIONS
+            same = {**made_by(model.made_by, examples, record), **answer_sections(model.config)}
+            found[rule] = copy_evaluated(evaluated, file, same, examples)
         if is_shared:  # create the file: if it is missing, a restart deletes the other ranks' files
             append_to(file).close()
     return found
@@ -356,7 +367,11 @@ def _append_answers(
     family = load_family(config, model.source)
     check_questions(family, rows, config.predict.new_tokens)
     explore = None if is_greedy_alone(done) else Explorer(config.predict, family, config.task)
-    shown = AnswerProgress("answering", len(rows), config.predict.new_tokens)
+    run = Path(model.source).parent
+    # Of several ranks or Ray tasks (their files are called p.jsonl.rank1) none knows all progress.
+    is_alone = ranks == 1 and all(f.parent == run and f.suffix == ".jsonl" for f in files.values())
+    written = ProgressFile(run / PROGRESS if is_alone else None)
+    shown = AnswerProgress("answering", len(rows), config.predict.new_tokens, written)
     if endpoint is None:
         inside = None if model.others else shown  # in an ensemble, each model answers each batch
         answers = LoadedModel(model, family, ranks).answers(batches, explore, inside)
@@ -365,6 +380,7 @@ def _append_answers(
     else:
         answers = endpoint_answers(endpoint, config, family, rows, explore)
     with closing(answers), shown, ExitStack() as stack:
+        stack.callback(written.delete)
         opened = {r: stack.enter_context(append_to(f)) for r, f in files.items()}
         for number, (example, answer) in enumerate(zip(rows, answers, strict=True), start=1):
             for rule, file in opened.items():

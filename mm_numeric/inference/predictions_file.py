@@ -3,6 +3,9 @@
 predictions.jsonl.made_by.json stores digests of the run and of the rows, and the settings that the
 answers depend on. If several ranks predict, rank 0 appends to predictions.jsonl, and each other
 rank to its own file, such as predictions.jsonl.rank1. ``merge_ranks`` merges the files.
+
+The answers of an evaluation after the last training step have such a file too. It also stores the
+config sections ``task``, ``data`` and ``predict``, and a checksum of the answers.
 """
 
 import glob
@@ -14,8 +17,10 @@ from typing import Any
 
 from mm_numeric.answers import Example
 from mm_numeric.config.decoding import GREEDY, MBR, PredictConfig, is_greedy_alone
+from mm_numeric.config.schema import Config
 from mm_numeric.io.atomic_files import reject_link
-from mm_numeric.io.files import write_json, write_text
+from mm_numeric.io.files import read_json, sha256_of, write_json, write_text
+from mm_numeric.io.log import NO_PREFIX, logger
 from mm_numeric.runs.folder import decoded_name
 
 
@@ -49,30 +54,80 @@ def made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[
     return found
 
 
+def made_by(run: bytes, examples: Sequence[Example], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the digests of a run and of the answered samples, and the settings of the answers.
+
+    ``run`` is the content of the run's file run.json, or another identifier of the model.
+    """
+    return {"run": digest_of(run), "rows": _digest_of_rows(examples), **settings}
+
+
+def _digest_of_rows(examples: Sequence[Example]) -> str:
+    return digest_of(*("".join(map(repr, (e, *e.more_images))).encode() for e in examples))
+
+
+def answer_sections(config: Config) -> dict[str, Any]:
+    """Return all sections of a config that can change answers, except those of the training."""
+    sections = config.to_dict()
+    return {name: sections[name] for name in ("task", "data", "predict")}
+
+
+def write_evaluated(answers: Path, made_by: Mapping[str, Any]) -> None:
+    """Store what made the answers of an evaluation, so that ``predict`` can copy them."""
+    write_json(_record_of(answers), {**made_by, "sha256": sha256_of(answers)}, indent=1)
+
+
+def copy_evaluated(
+    answers: Path, out: Path, made_by: Mapping[str, Any], examples: Sequence[Example]
+) -> set[str]:
+    """Copy the answers of an evaluation that ``predict`` would generate again; return their ids.
+
+    ``made_by`` is what would make the answers to ``examples``, with ``answer_sections``. Nothing is
+    copied unless all of it is the same, for the first samples if the evaluation had no more. An
+    answer depends a little on the other samples of its batch. Therefore an incomplete batch is only
+    copied if it is the last one of ``examples``.
+    """
+    record = _record_of(answers)
+    if not record.is_file():
+        return set()
+    lines = answers.read_text(encoding="utf-8").splitlines()
+    same = {**made_by, "rows": _digest_of_rows(examples[: len(lines)])}
+    same["sha256"] = sha256_of(answers)
+    if read_json(record) != json.loads(json.dumps(same)):
+        return set()
+    if len(lines) < len(examples):
+        size = made_by["predict"]["batch_size"]
+        lines = lines[: len(lines) // size * size]
+    copied = [{**json.loads(line), "rows_due": len(examples)} for line in lines]
+    write_text(out, "".join(json.dumps(line) + "\n" for line in copied))
+    logger.info(
+        "%d of %d answers are those of the last evaluation: same weights, rows and settings",
+        *(len(copied), len(examples)),
+        extra=NO_PREFIX,
+    )
+    return {line["id"] for line in copied}
+
+
 def claim_predictions(
     out: Path, run: bytes, examples: Sequence[Example], settings: Mapping[str, Any]
 ) -> set[str]:
     """Return the ids of the samples whose answers are in ``out``; merge the files of other ranks.
 
-    ``run`` is the content of the run's file run.json, or another identifier of the model. Raises
-    ValueError if the answers are from another run, other samples or other settings.
+    Raises ValueError if the answers are from another run, other samples or other settings;
+    ``made_by`` describes the arguments.
     """
-    made_by = {
-        "run": digest_of(run),
-        "rows": digest_of(*("".join(map(repr, (e, *e.more_images))).encode() for e in examples)),
-        **settings,
-    }
+    own = made_by(run, examples, settings)
     reject_link(out)
-    record = out.with_name(out.name + ".made_by.json")
+    record = _record_of(out)
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         for part in _parts(out):  # leftovers of a file that was deleted
             part.unlink()
     if not any(path.stat().st_size for path in (out, *_parts(out)) if path.exists()):
-        write_json(record, made_by, indent=1)
+        write_json(record, own, indent=1)
     theirs = _parse_object(record.read_text(encoding="utf-8"), record) if record.exists() else {}
-    for key in {**made_by, **theirs}:
-        value = made_by.get(key)
+    for key in {**own, **theirs}:
+        value = own.get(key)
         if theirs.get(key) != value:
             raise ValueError(
                 f"{out} contains predictions of another run, of other rows or with other settings "
@@ -80,6 +135,10 @@ def claim_predictions(
                 "with --out, or delete it."
             )
     return merge_ranks(out, examples)
+
+
+def _record_of(out: Path) -> Path:
+    return out.with_name(out.name + ".made_by.json")
 
 
 def file_of_rank(out: Path, rank: int) -> Path:

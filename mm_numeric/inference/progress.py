@@ -9,11 +9,43 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from mm_numeric.io.files import write_json
 from mm_numeric.io.log import progress
+
+_WRITTEN_S = 2.0  # seconds between two writes of the progress
+
+
+class ProgressFile:
+    """Writes the progress of answers to progress.json, from which a page of the run shows it.
+
+    The file has ``step`` (the training step of the answering model, or None), ``rows``,
+    ``answered`` rows, generated ``tokens`` and ``seconds_left``. It is written at most every 2
+    seconds. With the path None, nothing is written.
+    """
+
+    def __init__(self, path: Path | None, step: int | None = None) -> None:
+        self.path, self.step = path, step
+        self._written = -math.inf
+
+    def __call__(self, shown: "AnswerProgress") -> None:
+        """Write the progress, unless it was written less than 2 seconds ago."""
+        now = time.monotonic()
+        if self.path is not None and now - self._written >= _WRITTEN_S:
+            self._written = now
+            counts = {"rows": shown.total, "answered": shown.answered, "tokens": shown.tokens}
+            left = {"seconds_left": shown.seconds_left()}
+            write_json(self.path, {"step": self.step, **counts, **left})
+
+    def delete(self) -> None:
+        """Delete the file, if it exists."""
+        self._written = -math.inf
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
 class AnswerProgress:

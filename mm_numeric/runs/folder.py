@@ -2,13 +2,13 @@
 
 config.yaml       config with all defaults
 log.jsonl         one line per logged step
-report.html       page of the run, written at each evaluation and at the end, and by ``report``
 checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
 run.json          written last: steps, number of training samples, machine, versions, commit
-evaluation/       with evaluation during training: predictions.jsonl of the last evaluation,
-                  rows.json with the number of evaluated rows, and progress.json while an
-                  evaluation runs
+evaluation/       with evaluation during training: predictions.jsonl of the last evaluation, and
+                  rows.json with the number of evaluated rows
+progress.json     while the model answers rows: the progress of the evaluation or of ``predict``
+report.html       page of the run, written at each evaluation and at the end, and by ``report``
 best/             with evaluation during training: run folder with the best weights
 teacher/          with the config section ``distil``: run folder of the teacher; the other files
                   then belong to the student, which is trained on the teacher's answers
@@ -46,7 +46,7 @@ from mm_numeric.settings import read_yaml, setting_at
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
 EVALUATION, BEST, TEACHER = "evaluation", "best", "teacher"
-EVALUATED_ROWS, EVALUATING = "evaluation/rows.json", "evaluation/progress.json"
+EVALUATED_ROWS, PROGRESS = "evaluation/rows.json", "progress.json"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
 ENSEMBLE = "ensemble.jsonl"  # answers of an ensemble of this run and other runs
 TRAINING_ANSWERS = "training_answers.jsonl"
@@ -60,7 +60,7 @@ WARM_START = "warm_start"
 
 _MAY_DIFFER = frozenset({"predict", "compare", "plugins"})  # these do not change the training
 _LEFTOVERS = (
-    CONFIG, STATED, LOG, EVALUATION, BEST, "init", "checkpoint-*", "report.*",
+    CONFIG, STATED, LOG, EVALUATION, PROGRESS, BEST, "init", "checkpoint-*", "report.*",
     "*.unfinished",
 )  # fmt: skip
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"

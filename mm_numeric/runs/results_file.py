@@ -167,6 +167,15 @@ def write_section(
     return path
 
 
+def is_scored(predictions: Path) -> bool:
+    """Return True if the results have the scores of the task for the answers in a file."""
+    path = results_path(predictions)
+    if not path.is_file():
+        return False
+    found = _read(path, SCORE_AGAIN)
+    return TASK in found["protocols"] and found.get("predictions_sha256") == _digest(predictions)
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Lock a results file; wait up to a minute for other processes, which lock it only briefly."""

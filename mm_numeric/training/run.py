@@ -239,6 +239,8 @@ def _fit_and_save(
         family.save(folder / MODEL)
         outcome = trainer.evaluation.outcome() if trainer.evaluation else {}
         finish(folder, {**facts(), **outcome})
+        if trainer.evaluation:
+            trainer.evaluation.record_answers()
     if draw and trainer.is_world_process_zero():  # after the weights, if the disk is full
         draw(folder)
 

@@ -168,13 +168,13 @@ def command(*arguments):
 
 
 @contextmanager
-def stopped_after(step):
-    """Return a context that sends SIGTERM to this process at the end of a training step."""
+def stopped_after(step, sent=signal.SIGTERM):
+    """Return a context that sends a signal to this process at the end of a training step."""
     original = CallbackHandler.on_step_end
 
     def on_step_end(handler, args, state, control, **kwargs):
         if state.global_step == step:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), sent)
         return original(handler, args, state, control, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:

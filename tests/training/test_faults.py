@@ -241,7 +241,7 @@ def test_sigterm_saves_and_ends_well_and_the_folder_is_locked_until_then(tmp_pat
     assert at == log(run)[-1]["step"]
     assert (
         f"mm-numeric: stopped by SIGTERM; saved {run / f'checkpoint-{at}'}: resume with the same "
-        "command and --resume.\n"
+        "command (train: with --resume).\n"
     ) in said
     shorten(tmp_path, config, at + 2)
     assert start(config, "--resume").wait() == [0]

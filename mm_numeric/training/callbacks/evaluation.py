@@ -9,8 +9,9 @@ Files in the run folder:
     evaluation/predictions.jsonl    predictions of the last evaluation; ``rows_due`` is the number
                                     of evaluated rows, not of all rows
     evaluation/rows.json            number of evaluated rows, the same in all evaluations of the run
-    evaluation/progress.json        progress of the current evaluation: step, rows, answered rows,
-                                    generated tokens, seconds left; deleted when it ends
+    evaluation/predictions.jsonl.made_by.json    after the training, unless the weights have changed
+                                    since the last evaluation; see ``predictions_file``
+    progress.json                   progress of the current evaluation (``ProgressFile``)
     best/                           run folder with the best weights: model/, config.yaml, run.json
 """
 
@@ -20,7 +21,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,7 +51,13 @@ from mm_numeric.inference.decode import Explorer, check_rules
 from mm_numeric.inference.draw import ANSWER_COLOUR, TRUE_COLOUR, draw_shapes
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.inference.list_limits import ListLimits
-from mm_numeric.inference.progress import AnswerProgress
+from mm_numeric.inference.predictions_file import (
+    answer_sections,
+    made_by,
+    made_with,
+    write_evaluated,
+)
+from mm_numeric.inference.progress import AnswerProgress, ProgressFile
 from mm_numeric.io.files import read_json, stored_content, write_json, write_text
 from mm_numeric.io.log import NO_PREFIX, ONCE, logger, progress
 from mm_numeric.models.precision import Precision
@@ -58,11 +65,11 @@ from mm_numeric.registry import SCORERS, scorer_of, unknown
 from mm_numeric.runs.folder import (
     BEST,
     EVALUATED_ROWS,
-    EVALUATING,
     EVALUATION,
     FINISHED,
     MODEL,
     PREDICTIONS,
+    PROGRESS,
     finish,
     write_config,
 )
@@ -73,7 +80,6 @@ FAILURES = "eval_failures"
 _EVALUATIONS, _TRAINED_PER_ASKED = 10, 10  # most evaluations; least trained rows per evaluated row
 _FEWEST_ROWS = 50  # least number of evaluated rows, unless ``evaluate.rows`` is set
 _TIME_SHARE = 0.25  # longest evaluation, relative to the training time before it
-_WRITTEN_S = 2.0  # seconds between two writes of the progress
 
 
 class Best(NamedTuple):
@@ -225,8 +231,9 @@ class EvaluationCallback(TrainerCallback):
         }
         self.folder = config.output_dir / BEST
         self.unfinished = self.folder.with_name(f"{BEST}.unfinished")
-        self.progress_file = config.output_dir / EVALUATING
-        self.written = -math.inf
+        is_writer = trainer.args.should_save
+        self.progress_file = ProgressFile(config.output_dir / PROGRESS if is_writer else None)
+        self.answered_step: int | None = None
         self.begun: tuple[float, int] | None = None
         if trainer.args.should_save and (self.unfinished / FINISHED).is_file():
             self._replace_best()  # the process was killed before it was done
@@ -245,8 +252,7 @@ class EvaluationCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Store the time and the step, and delete the progress file of a killed evaluation."""
         self.begun = time.monotonic(), state.global_step
-        if args.should_save:
-            self.progress_file.unlink(missing_ok=True)
+        self.progress_file.delete()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Request an evaluation every ``evaluate.every_steps`` steps and after the last step."""
@@ -273,8 +279,7 @@ class EvaluationCallback(TrainerCallback):
         broadcast_object_list(metrics)
         logged: dict[str, float] = metrics[0]
         trainer.log(logged)
-        if trainer.args.should_save:
-            self.progress_file.unlink(missing_ok=True)
+        self.progress_file.delete()
         best = self.best(trainer.state.log_history)
         if best is not None and best.step == trainer.state.global_step:
             self._save_best(best)
@@ -316,6 +321,19 @@ class EvaluationCallback(TrainerCallback):
             best = read_json(file)["best"] if file.is_file() else None
         return {"best": best, "stopped_early": stopped}
 
+    def record_answers(self) -> None:
+        """Store what made the last answers if ``predict`` would generate the same.
+
+        They must be those of the final weights, and answered in the same batches.
+        """
+        if self.answered_step != self.trainer.state.global_step:
+            return
+        config, folder = self.answer_config, self.config.output_dir
+        settings = made_with(config.predict, config.predict.rule, (config.predict.rule,))
+        settings["precision"] = asdict(Precision.of_trainer(self.trainer))
+        own = made_by((folder / FINISHED).read_bytes(), self.examples, settings)
+        write_evaluated(folder / EVALUATION / PREDICTIONS, {**own, **answer_sections(config)})
+
     def _answer(self) -> list[dict[str, Any]]:
         """Generate answers to all examples; return them in the same order on every rank.
 
@@ -336,10 +354,10 @@ class EvaluationCallback(TrainerCallback):
         precision = Precision.of_trainer(trainer)
         was_training = model.training
         model.eval()
-        began, self.written = time.monotonic(), -math.inf
-        with AnswerProgress(
-            "evaluating", len(self.examples), length, self._write_progress
-        ) as shown:
+        began, self.progress_file.step = time.monotonic(), trainer.state.global_step
+        is_as_predict = size == min(self.config.predict.batch_size, len(self.examples))
+        self.answered_step = self.progress_file.step if is_as_predict and not mixed else None
+        with AnswerProgress("evaluating", len(self.examples), length, self.progress_file) as shown:
             while shown.answered < len(self.examples):
                 number = shown.answered // size + rank
                 last = math.ceil(len(self.examples) / size) - 1
@@ -415,20 +433,6 @@ class EvaluationCallback(TrainerCallback):
                 )
         broadcast_object_list(chosen)
         self.examples = self.examples[: chosen[0]]
-
-    def _write_progress(self, shown: AnswerProgress) -> None:
-        """Write progress.json, unless it was written less than 2 seconds ago."""
-        now = time.monotonic()
-        if self.trainer.args.should_save and now - self.written >= _WRITTEN_S:
-            self.written = now
-            entries = {
-                "step": self.trainer.state.global_step,
-                "rows": shown.total,
-                "answered": shown.answered,
-                "tokens": shown.tokens,
-                "seconds_left": shown.seconds_left(),
-            }
-            write_json(self.progress_file, entries)
 
     def _score(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Save the predictions to predictions.jsonl, score them, and return ``eval_*`` metrics."""

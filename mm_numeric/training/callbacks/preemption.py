@@ -60,7 +60,7 @@ class StopOnSignal(TrainerCallback):
 
     def error(self, folder: Path, *, resumable: bool) -> StoppedError:
         """Return an error that names the saved checkpoint and the command to resume from it."""
-        how = "resume with the same command and --resume"
+        how = "resume with the same command (train: with --resume)"
         if not resumable:
             how = "the run cannot be resumed, because trainer.save_only_model saves only weights"
         assert self.stopped is not None

@@ -83,17 +83,26 @@ def test_a_run_that_trains_shows_its_curves_and_the_last_evaluation(run):
 
 
 def test_a_run_that_evaluates_says_how_far_it_is(run):
-    (run / "evaluation").mkdir()
-    file = run / "evaluation" / "progress.json"
+    file = run / "progress.json"
     entries = {"step": 100, "answered": 48, "rows": 200, "tokens": 3412}
     file.write_text(json.dumps({**entries, "seconds_left": 83.2}))
     _, twin = report(run)
-    told = "- Evaluating at step 100: 48 of 200 rows are answered, 3,412 tokens generated"
+    told = "Evaluating at step 100: 48 of 200 rows are answered, 3,412 tokens generated"
     assert f"{told}, about 1 min 23 s left." in twin
+    assert "Step 100 of 500 (20%)." in twin
     assert "Not finished" not in twin
     assert "--resume" not in twin
     file.write_text(json.dumps({**entries, "seconds_left": None}))
-    assert f"{told}.\n" in report(run)[1]
+    page, twin = report(run)
+    assert f"{told}.\n" in twin
+    assert re.findall('<progress max="([0-9]+)" value="([0-9]+)"', page) == [
+        ("500", "100"), ("200", "48")
+    ]  # fmt: skip
+    (run / "run.json").write_text('{"steps": 500}')  # now `predict` answers
+    page, twin = report(run)
+    assert f"\n\n{told.replace('Evaluating at step 100', 'Answering the test rows')}.\n" in twin
+    assert page.count("<progress") == 1
+    (run / "run.json").unlink()
     os.utime(file, (time.time() - 3600,) * 2)  # the process was killed
     assert "- Not finished: the log ends at step 100 of " in report(run)[1]
     file.write_text("{}")

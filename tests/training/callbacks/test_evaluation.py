@@ -27,6 +27,7 @@ from mm_numeric.evaluation.report.run_page import run_page
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.inference import progress
 from mm_numeric.inference.generate import predict
 from mm_numeric.io.files import write_json
 from mm_numeric.runs.folder import last_checkpoint
@@ -104,6 +105,9 @@ def assert_same_as_afterwards(run: Path, out: Path) -> None:
     assert len(rows) == ROWS
     assert lines(run / "evaluation" / "predictions.jsonl") == rows
     assert evaluations(run)[facts(run)["steps"]] == figures
+    copied = out.with_name(f"copied_{out.name}")  # the two whole batches of 3
+    assert predict(run, None, copied, limit=6, trust_remote_code=True, reuse=True) == 0
+    assert lines(copied) == lines(out)[:6]
 
 
 @pytest.mark.parametrize(
@@ -313,8 +317,8 @@ def test_a_training_of_an_epoch_shows_a_metric_and_how_to_switch_it_off(tmp_path
 @pytest.mark.slow
 def test_an_evaluation_in_one_batch_shows_how_far_it_is(tmp_path, monkeypatch):
     written, pages = [], []
-    monkeypatch.setattr(module, "_WRITTEN_S", 0.0)
-    file = tmp_path / "run" / "evaluation" / "progress.json"
+    monkeypatch.setattr(progress, "_WRITTEN_S", 0.0)
+    file = tmp_path / "run" / "progress.json"
 
     def note(path, value):
         write_json(path, value)
@@ -322,10 +326,10 @@ def test_an_evaluation_in_one_batch_shows_how_far_it_is(tmp_path, monkeypatch):
             written.append(value)
 
     def score_noted(*arguments, **options):
-        pages.append(run_page(tmp_path / "run", trust_remote_code=True).caveats)
+        pages.append(run_page(tmp_path / "run", trust_remote_code=True).sections[0])
         return score(*arguments, **options)
 
-    monkeypatch.setattr(module, "write_json", note)
+    monkeypatch.setattr(progress, "write_json", note)
     monkeypatch.setattr(module, "score", score_noted)
     train(job(tmp_path, "every_steps: 4", f"predict.batch_size={ROWS}"))
     passes = len(written) - 2  # besides the start and the end of the batch
@@ -339,7 +343,7 @@ def test_an_evaluation_in_one_batch_shows_how_far_it_is(tmp_path, monkeypatch):
     assert left[-1] == 0
     assert min(left[1:-1]) > 0
     answered = f"Evaluating at step 4: {ROWS} of {ROWS} rows are answered, {tokens[-1]} tokens"
-    assert pages[0][0] == f"{answered} generated, about 0 min 0 s left."
+    assert pages[0].blocks[-1] == f"{answered} generated, about 0 min 0 s left."
     assert not file.exists()
 
 
@@ -414,8 +418,8 @@ def test_two_ranks_share_the_rows_and_score_as_one(tmp_path):
     """Three batches for two ranks: one of them has none left, and ZeRO-3 needs it all the same."""
     files, evaluate = [], f"every_steps: 2, best: {BEST}"
     steps = ("trainer.max_steps=3", "predict.max_new_tokens=3")
-    for mode in ("ddp", "zero3"):
-        setting = () if mode == "ddp" else (f"trainer.deepspeed={mode}",)
+    settings = {"ddp": (), "zero3": ("trainer.deepspeed=zero3",), "few": ("predict.batch_size=5",)}
+    for mode, setting in settings.items():
         more = ("trainer.per_device_train_batch_size=2", *steps, *setting)
         config = job(tmp_path / mode, evaluate, *more)
         files.append(tmp_path / mode / "job.yaml")
@@ -430,6 +434,8 @@ def test_two_ranks_share_the_rows_and_score_as_one(tmp_path):
         assert facts(run)["best"]["value"] == figures[BEST]
         assert facts(run)["best"]["step"] == facts(run / "best")["steps"]
         assert list(evaluations(run)) == [2, 3]
+    # Each rank answered 4 rows at a time, and `predict` would answer 5.
+    assert not any((tmp_path / "few").rglob("predictions.jsonl.made_by.json"))
 
 
 ORANGE = (0xF0, 0x6A, 0x0A)

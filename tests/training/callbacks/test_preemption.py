@@ -43,7 +43,7 @@ def test_ctrl_c_saves_a_checkpoint_and_a_second_one_stops_at_once(tmp_path, monk
     saved = run / "checkpoint-2"
     assert last_checkpoint(run) == saved
     assert said.err.count(AGAIN) == 1
-    assert f"stopped by SIGINT; saved {saved}: resume with the same command and --re" in said.err
+    assert f"stopped by SIGINT; saved {saved}: resume with the same command (t" in said.err
     command = f"next: mm-numeric train {config} 'trainer.run_name=a b' --resume"
     assert said.out.splitlines()[-1] == command
     assert signal.getsignal(signal.SIGINT) is before
