@@ -46,8 +46,9 @@ METRICS = {
     "detection": ("f1_at_0.5", "f1_at_0.75", "ap"),
     "arithmetic": ("accuracy_interpolation", "mae_interpolation"),
     "approximate_numbers": ("within_tolerance", "mae", "median_absolute_error"),
+    "products": ("log_mae", "mae", "accuracy"),
 }
-"""The metrics of each task that the tables show, the main one first."""
+"""The metrics of each task, or of a single experiment, that the tables show, the main one first."""
 
 PAIR_EXPERIMENTS = ("clock_noise", "clock_rows", "grounding_noise", "arithmetic_decoding")
 """Experiments in the tables ``pair``, whose cells are a family: all that have five seeds and no
@@ -90,7 +91,7 @@ class Experiment:
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics that the tables show."""
         known = {metric["name"]: metric for metric in self.summary["metrics"]}
-        return [known[name] for name in METRICS[self.summary["task"]]]
+        return [known[name] for name in METRICS.get(self.name, METRICS[self.summary["task"]])]
 
     @property
     def rules(self) -> list[str]:
@@ -510,9 +511,9 @@ def _p(p: float) -> str:
 
 def _value(value: float, metric: Mapping[str, Any], sign: str = "") -> str:
     is_share = metric["unit"] == "%"
-    number = round(100 * value if is_share else value, 1 if is_share else 2) + 0.0
-    text = f"{number:{sign}.{1 if is_share else 2}f}"
-    return text.replace("+0.00", "0.00").replace("+0.0", "0.0") if not number else text
+    decimals = 1 if is_share else 5 if metric["name"] == "log_mae" else 2
+    number = round(100 * value if is_share else value, decimals) + 0.0
+    return f"{number:{sign if number else ''}.{decimals}f}"
 
 
 def _label(metric: Mapping[str, Any]) -> str:
