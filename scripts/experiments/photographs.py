@@ -105,7 +105,7 @@ def write_image(row: Mapping[str, Any], files: Iterable[Path], folder: Path) -> 
     target = folder / "images" / row["image"]
     for path in files:
         for is_turned in (False, True):  # the boxes of some cameras' photographs ignore Exif
-            original = Image.open(path)
+            original = Image.open(path, formats=["JPEG", "PNG"])
             image = scaled(ImageOps.exif_transpose(original) if is_turned else original)
             distance = (int(difference_hash(image), 16) ^ int(row["hash"], 16)).bit_count()
             if image.size == (row["width"], row["height"]) and distance <= LARGEST_DISTANCE:

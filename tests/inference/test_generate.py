@@ -195,8 +195,10 @@ def test_the_progress_has_rows_and_tokens_within_a_batch(run, tmp_path, monkeypa
     seen = []
 
     class Noted(AnswerProgress):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, lambda own: seen.append((own.answered, own.tokens)))
+        def __init__(self, desc, rows, tokens, _):
+            super().__init__(
+                desc, rows, tokens, lambda own: seen.append((own.answered, own.tokens))
+            )
 
     monkeypatch.setattr("mm_numeric.inference.generate.AnswerProgress", Noted)
     predict(run, None, tmp_path / "p.jsonl", batch_size=6, max_new_tokens=4, rules=(rule,))
