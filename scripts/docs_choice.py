@@ -27,6 +27,7 @@ ROWS = (
     ("boxes, exact labels", "grounding_noise", "0", "accuracy_at_0.75"),
     ("boxes, labels off by 4 pixels", "grounding_evidence", "", "accuracy_at_0.75"),
     ("sums, pretrained model", "arithmetic_smollm2", "", "mae_interpolation"),
+    ("products, from the first step", "products", "", "log_mae"),
 )
 """Each row: labels and task, experiment, cell of its grid, metric."""
 
@@ -40,7 +41,7 @@ MARKS = {
     "CE, twice the steps, greedy": ("ring", "--ours"),
 }
 WIDTH, LEFT, ROW, TOP = 390, 14, 44, 118
-LOWEST, HIGHEST = -60, 60
+LOWEST, HIGHEST = -40, 80
 
 
 @dataclass(frozen=True)

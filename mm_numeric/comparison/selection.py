@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,12 @@ _FAILED = "failed.json"  # file in this folder: the reason why the trial could n
 def selected_on(folder: Path, source: DataSource) -> bool:
     """Return True if a folder is for answers to the rows of ``source``."""
     path = folder / _SOURCE
-    return path.is_file() and read_json(path) == plain(asdict(source))
+    return path.is_file() and _given(read_json(path)) == _given(plain(asdict(source)))
+
+
+def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out settings that are null, which a later release may add."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def write_source(folder: Path, source: DataSource) -> None:
