@@ -12,7 +12,7 @@ from mm_numeric.io.log import show
 def serve(server: ThreadingHTTPServer, what: str, note: str) -> None:
     """Print the address of a page, and serve it until Ctrl-C."""
     with server, suppress(KeyboardInterrupt):
-        show(f"{what}: http://{HOST}:{server.server_port}/, {note}; Ctrl-C ends it")
+        show(f"{what}: http://{HOST}:{server.server_port}/ ({note}; Ctrl-C ends it)")
         sys.stdout.flush()
         server.serve_forever()
 

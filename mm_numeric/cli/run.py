@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
             show(again)
         sys.exit(130 if error.received == signal.SIGINT else 0)
     except (Exception, KeyboardInterrupt) as error:
-        if num_ranks() == 1:
+        if num_ranks() == 1 and not isinstance(error, ValueError):  # repeating it would not help
             error.add_note(again)  # shown after the error message
         raise
     finally:

@@ -18,21 +18,27 @@ def write_coco_results(
 
     Args:
         predictions: Answers that are lists of objects with confidences.
-        category_ids: Maps each label to the id of its category. Objects with other labels are left
-            out, and counted in a warning.
+        category_ids: Maps each label to the id of its category. Objects with other labels or an
+            invalid shape, such as a reversed box, are left out, and counted in a warning.
         asks_each: True if there is a question for each image and class (``task.ask: each``).
     """
     results: list[dict[str, Any]] = []
-    others = 0
+    others = invalid = 0
     for where, row in read_rows(predictions):
-        for item, score in _objects(row, where):
+        for raw, score in _objects(row, where):
+            try:
+                (item,) = read_instances({"instances": [raw]}, where).items
+            except ValueError:  # as `score` does, which counts it as an invalid detection
+                invalid += 1
+                continue
             if item.label in category_ids:
                 image = _image_id(row["id"], item.label if asks_each else "")
                 results.append(_result(item, score, image, category_ids[item.label]))
             else:
                 others += 1
-    if others:
-        logger.warning("%s: %d objects with labels of no class are left out.", predictions, others)
+    for count, what in ((others, "labels of no class"), (invalid, "invalid shapes")):
+        if count:
+            logger.warning("%s: %d objects with %s are left out.", predictions, count, what)
     out = predictions.with_name(f"{predictions.stem}.coco.json")
     write_text(out, json.dumps(results) + "\n")
     return out
@@ -47,7 +53,7 @@ def _image_id(question: str, label: str) -> int | str:
     return int(name) if name.isdecimal() and str(int(name)) == name else name
 
 
-def _objects(row: Mapping[str, Any], where: str) -> Iterator[tuple[Instance, float]]:
+def _objects(row: Mapping[str, Any], where: str) -> Iterator[tuple[Any, float]]:
     parsed, scores = row["parsed"], row.get("scores")
     if parsed is None:  # an answer that cannot be parsed has no objects
         return
@@ -55,7 +61,7 @@ def _objects(row: Mapping[str, Any], where: str) -> Iterator[tuple[Instance, flo
         raise ValueError(f"{where}: the answer is no list of objects, which COCO results are.")
     if parsed and (scores is None or len(scores) != len(parsed)):
         raise ValueError(f"{where}: the objects have no confidences, which COCO results need.")
-    yield from zip(read_instances({"instances": parsed}, where).items, scores or (), strict=True)
+    yield from zip(parsed, scores or (), strict=True)
 
 
 def _result(item: Instance, score: float, image: int | str, category: Any) -> dict[str, Any]:

@@ -98,6 +98,8 @@ def copy_evaluated(
     if len(lines) < len(examples):
         size = made_by["predict"]["batch_size"]
         lines = lines[: len(lines) // size * size]
+    if not lines:
+        return set()
     copied = [{**json.loads(line), "rows_due": len(examples)} for line in lines]
     write_text(out, "".join(json.dumps(line) + "\n" for line in copied))
     logger.info(

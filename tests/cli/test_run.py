@@ -106,7 +106,7 @@ def test_answers_follow_the_settings_of_the_config(call):
     config = Path("mine.yaml").read_text()
     Path("mine.yaml").write_text(config.replace("max_new_tokens: 4", "max_new_tokens: 3"))
     code, out, err = call()
-    assert (code, out) == (2, AGAIN)
+    assert (code, out) == (2, "")
     assert "(max_new_tokens is 4 there and 3 here); choose another file" in err
     Path("mine.yaml").write_text(config.replace("predict:", "predict:\n  decode: median"))
     code, out, err = call()
@@ -121,7 +121,7 @@ def test_data_that_is_not_ready_is_not_trained_on(call):
     with Path("train.jsonl").open("a") as file:
         file.write('{"id": "last", "question": "1 + 1 ="}\n')
     code, out, err = call()
-    assert (code, out) == (2, AGAIN)
+    assert (code, out) == (2, "")
     assert err.startswith("mm-numeric: mine: not ready: 1 thing to fix; ")
     assert "all.check-data.html\nfix 1 (train): " in err
     assert "train.jsonl, line 401" in err
@@ -145,7 +145,7 @@ def test_test_rows_without_an_answer_are_found_before_the_training(tmp_path, cap
 def test_the_folder_of_another_run_is_kept(mine, capsys):
     assert main(["run", "checkpoint.yaml", "trainer.max_steps=12"]) == 2
     out, err = capsys.readouterr()
-    assert out == "next: mm-numeric run checkpoint.yaml trainer.max_steps=12\n"
+    assert out == ""
     assert "checkpoint contains another run: trainer.max_steps is 8 there and 12 here." in err
 
 

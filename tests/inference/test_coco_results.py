@@ -59,8 +59,9 @@ def test_pycocotools_finds_the_objects_of_a_prepared_file(tmp_path, ask, logged)
     assert json.loads(out.read_text(encoding="utf-8"))[0] == first
 
 
-def test_classes_are_counted_from_1_and_polygons_are_kept(tmp_path):
-    rows = [predicted([("dog", [1, 2, 3, 4], 0.5)], "a/1.jpg")]
+def test_classes_are_counted_from_1_and_polygons_are_kept(tmp_path, logged):
+    """A reversed box of an answer is left out."""
+    rows = [predicted([("dog", [1, 2, 3, 4], 0.5), ("dog", [9, 9, 2, 2], 0.9)], "a/1.jpg")]
     rows[0]["parsed"][0] = {"polygon": [1, 1, 9, 1, 5, 7], "label": "dog"}
     path = write_lines(tmp_path / "p.jsonl", rows)
     config = SimpleNamespace(
@@ -72,6 +73,7 @@ def test_classes_are_counted_from_1_and_polygons_are_kept(tmp_path):
         {"image_id": "a/1.jpg", "category_id": 2, "score": 0.5, "bbox": [1, 1, 8, 6],
          "segmentation": [[1, 1, 9, 1, 5, 7]]}
     ]  # fmt: skip
+    assert "1 objects with invalid shapes are left out" in logged.getvalue()
 
 
 @pytest.mark.parametrize(
