@@ -189,6 +189,9 @@ def _claim(
     for rule, file in files.items():
         record = {**made[rule], **engine, **model.confidence_record(rule)}
         found[rule] = claim_predictions(file, model.made_by, examples, record)
+        if 0 < len(found[rule]) < len(examples):
+            kept = len(found[rule]), len(examples)
+            logger.info("%s: %d of %d answers are kept", file, *kept)
         if reuse and not found[rule]:
             evaluated = Path(model.source).parent / EVALUATION / PREDICTIONS
             same = {**made_by(model.made_by, examples, record), **answer_sections(model.config)}
