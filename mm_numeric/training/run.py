@@ -182,8 +182,6 @@ def _checkpoint_to_resume(config: Config) -> Path | None:
         cut = sorted(path.name for path in folder.glob("checkpoint-*"))
         which = f" ({', '.join(cut)}: saved incompletely)" if cut else ""
         raise ValueError(f"{folder}: no checkpoint to resume from{which}; train without --resume.")
-    if checkpoint is not None:
-        logger.info("resuming from %s", checkpoint)
     return checkpoint
 
 

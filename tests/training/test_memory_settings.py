@@ -99,6 +99,13 @@ def test_the_optimiser_is_fused(tmp_path):
     assert training_arguments(small_config(tmp_path)).optim == "adamw_torch_fused"
 
 
+@pytest.fixture
+def alone(monkeypatch):
+    """Forget that other tests have executed runs of a comparison in this process."""
+    monkeypatch.delenv(PARALLEL_RUNS, raising=False)
+
+
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("rows", "cores", "method", "variables", "workers"),
     [
@@ -121,6 +128,7 @@ def test_the_default_number_of_workers(monkeypatch, rows, cores, method, variabl
     assert default_workers(args, examples) == workers
 
 
+@pytest.mark.usefixtures("alone")
 def test_workers_make_the_same_batches_by_default(tmp_path, monkeypatch):
     monkeypatch.setattr(setup, "_LEAST_ROWS", 40)
     monkeypatch.setattr(setup, "num_cores", lambda: 2)

@@ -352,7 +352,7 @@ def test_a_watched_page_is_made_anew_until_ctrl_c(run, capsys):
         signal.signal(signal.SIGINT, before)
     thread.join()
     out, err = capsys.readouterr()
-    assert out.startswith(f"report: http://127.0.0.1:{port}/, ")
+    assert out.startswith(f"report: http://127.0.0.1:{port}/ (")
     assert err == ""
     assert [status for status, _, _ in answers] == [200, 200, 500, 404, 403]
     first, second, broken = (text for _, _, text in answers[:3])
