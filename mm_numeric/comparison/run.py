@@ -67,6 +67,7 @@ from mm_numeric.distributed.ranks import PARALLEL_RUNS, EveryRankError, num_rank
 from mm_numeric.evaluation.metrics.base import CATEGORY, metrics_by_category
 from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.score_text import in_unit
+from mm_numeric.inference.predictions_file import record_of
 from mm_numeric.io.atomic_files import LockedError, locked
 from mm_numeric.io.files import read_rows
 from mm_numeric.io.log import ONCE, Waiting, logger, progress, show, without_repeats
@@ -409,8 +410,8 @@ def _delete_other_answers(folder: Path, *, decoded: bool) -> None:
         _, first = next(read_rows(path))
         if ("decode" in first) == decoded:
             return
-    for name in (RESULTS, PREDICTIONS, f"{PREDICTIONS}.made_by.json"):
-        (folder / name).unlink(missing_ok=True)
+    for file in (folder / RESULTS, path, record_of(path)):
+        file.unlink(missing_ok=True)
 
 
 def _load_data_once(config: Config, seed: int) -> None:

@@ -90,18 +90,17 @@ def summary_results(
     ``layout`` has the names of the rows, the row that each is compared with, and the seeds. All
     other names in ``runs`` are warm starts. ``folder`` records when the hypotheses were stated.
     """
-    first = runs[layout["baseline"], GREEDY][0]
-    tested = _test_rows(runs[layout["baseline"], GREEDY])
+    baseline = runs[layout["baseline"], GREEDY]
     tables = metric_tables(runs, layout["references"], stated, layout["metric"])
     starts = [name for name in tables.table if name not in layout["references"]]
     warms = [tables.table.pop(name) for name in starts]
     found = {
         **layout,
-        "rows": tested.rows,
+        "rows": _test_rows(baseline).rows,
         "metrics": [_metric(metric) for metric in tables.metrics],
-        "of_categories": sum(rows is not None for _, rows in first.metrics_on_rows),
+        "of_categories": sum(rows is not None for _, rows in baseline[0].metrics_on_rows),
         "table": tables.table,
-        "guesses": tested.guesses,
+        "guesses": _guesses(baseline),
         "warm_start": warms[0] if warms else None,
         "other_warm_starts": dict(zip(starts[1:], warms[1:], strict=True)),
         "decoding": tables.decoding,
@@ -122,20 +121,23 @@ class _TestRows(NamedTuple):
     due: int | None
     """Number of rows of the data; None if the predictions do not say it."""
 
-    guesses: Guesses
-
 
 def _test_rows(runs: Sequence[Scores]) -> _TestRows:
-    first, *others = (runs[seeds[0]] for seeds in test_sets(runs))
-    guesses, dues = first.guesses, [own.rows_due for own in (first, *others)]
-    if others and first.guessed:
-        guesses = guess_metrics(first.guessed.spread(*filter(None, (o.guessed for o in others))))
+    sets = [runs[seeds[0]] for seeds in test_sets(runs)]
+    dues = [own.rows_due for own in sets]
     return _TestRows(
-        rows=sum(own.count for own in (first, *others)),
-        groups=sum(own.group_count for own in (first, *others)),
+        rows=sum(own.count for own in sets),
+        groups=sum(own.group_count for own in sets),
         due=None if None in dues else sum(filter(None, dues)),
-        guesses=guesses,
     )
+
+
+def _guesses(runs: Sequence[Scores]) -> Guesses:
+    """Compute the metrics of guesses, of folds on the test rows of all seeds together."""
+    first, *others = (runs[seeds[0]] for seeds in test_sets(runs))
+    if not others or first.guessed is None:
+        return first.guesses
+    return guess_metrics(first.guessed.spread(*filter(None, (own.guessed for own in others))))
 
 
 def _runs(rows: Sequence[ComparisonRow], seeds: Sequence[int]) -> list[dict[str, Any]]:

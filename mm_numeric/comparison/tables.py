@@ -130,8 +130,7 @@ def _sampled(
         # One seed has percentiles, several have variances, also if each has its own test rows.
         resamples = FEWEST_RESAMPLES if len(sets) > 1 else None
         samples = sample_metrics(reported, columns, groups, resamples=resamples, seed=number)
-        names = [metric.name for metric, _ in reported]
-        found.append(dict(zip(names, samples, strict=True)))
+        found.append(dict(zip([own.metric.name for own in reported], samples, strict=True)))
     return [
         (own, {key: joined([part[name][key] for part in found], sets) for key in runs})
         for own in first[0].metrics_on_rows

@@ -113,10 +113,6 @@ class DataSource:
             if self.synthetic is not None:
                 raise ValueError("fold is not for synthetic rows; give test rows another seed")
 
-    def contains(self, name: str) -> bool:
-        """Return True if rows whose image or, without an image, id is ``name`` are used."""
-        return self.fold is None or Fold.parse(self.fold).contains(name)
-
     def with_next_fold(self, steps: int) -> Self:
         """Return a source with the fold that is ``steps`` folds later, the first after the last."""
         if self.fold is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mm_numeric.answers import EmbeddedImage, Example, ImageSource
-from mm_numeric.config.data import DataSource, Sources, listed
+from mm_numeric.config.data import DataSource, Fold, Sources, listed
 from mm_numeric.config.schema import Config
 from mm_numeric.data.answers_as_labels import DecodedAnswers
 from mm_numeric.data.images import UnreadableImageError, open_image
@@ -239,7 +239,7 @@ def examples_of_row(
     try:
         _check_surrogates(row.where, row.row)
         made = task.examples([(row.where, row.row)], training=training)
-        examples = [example for example in made if source.contains(_fold_name(example, row))]
+        examples = list(made) if source.fold is None else _of_fold(source.fold, made, row)
         for example in examples:
             if example.answer is not None:
                 check_answer_type(task, example.answer, "examples")
@@ -275,6 +275,11 @@ def examples_of_row(
             yield replace(example, image=first, more_images=tuple(found[1:])), None
         except ValueError as error:
             yield example, error
+
+
+def _of_fold(text: str, examples: Iterable[Example], row: SourceRow) -> list[Example]:
+    fold = Fold.parse(text)
+    return [example for example in examples if fold.contains(_fold_name(example, row))]
 
 
 def _fold_name(example: Example, row: SourceRow) -> str:

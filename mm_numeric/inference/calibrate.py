@@ -31,6 +31,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.bootstrap import group_numbers
 from mm_numeric.evaluation.metrics.calibration import Confidences, reliability_entry
 from mm_numeric.inference.number_distribution import Floats
+from mm_numeric.inference.predictions_file import record_of
 from mm_numeric.io.files import read_json, sha256_of, write_json
 from mm_numeric.io.log import logger
 from mm_numeric.runs.folder import CALIBRATION, decoded_name
@@ -330,7 +331,7 @@ def fit_calibration(
         supports = Supports.of([row["decode"]["support"] for row in used])
     held_out = cross_validated(raw, right, groups, supports)
     fitted = Fitted.of(raw, right, supports)
-    made_by = read_json(predictions.with_name(f"{predictions.name}.made_by.json"))
+    made_by = read_json(record_of(predictions))
     return Calibration(
         rule=rule,
         settings={name: own for name, own in made_by.items() if name not in _OF_THE_FILE},

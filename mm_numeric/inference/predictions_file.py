@@ -74,7 +74,7 @@ def answer_sections(config: Config) -> dict[str, Any]:
 
 def write_evaluated(answers: Path, made_by: Mapping[str, Any]) -> None:
     """Store what made the answers of an evaluation, so that ``predict`` can copy them."""
-    write_json(_record_of(answers), {**made_by, "sha256": sha256_of(answers)}, indent=1)
+    write_json(record_of(answers), {**made_by, "sha256": sha256_of(answers)}, indent=1)
 
 
 def copy_evaluated(
@@ -87,7 +87,7 @@ def copy_evaluated(
     answer depends a little on the other samples of its batch. Therefore an incomplete batch is only
     copied if it is the last one of ``examples``.
     """
-    record = _record_of(answers)
+    record = record_of(answers)
     if not record.is_file():
         return set()
     lines = answers.read_text(encoding="utf-8").splitlines()
@@ -120,7 +120,7 @@ def claim_predictions(
     """
     own = made_by(run, examples, settings)
     reject_link(out)
-    record = _record_of(out)
+    record = record_of(out)
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         for part in _parts(out):  # leftovers of a file that was deleted
@@ -139,7 +139,8 @@ def claim_predictions(
     return merge_ranks(out, examples)
 
 
-def _record_of(out: Path) -> Path:
+def record_of(out: Path) -> Path:
+    """Return the file that stores what made the answers in ``out``."""
     return out.with_name(out.name + ".made_by.json")
 
 

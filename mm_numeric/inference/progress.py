@@ -28,8 +28,8 @@ class ProgressFile:
     seconds. With the path None, nothing is written.
     """
 
-    def __init__(self, path: Path | None, step: int | None = None) -> None:
-        self.path, self.step = path, step
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.step = path, None
         self._written = -math.inf
 
     def __call__(self, shown: "AnswerProgress") -> None:
