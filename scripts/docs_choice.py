@@ -69,7 +69,8 @@ def gains(label: str, name: str, cell: str, metric: str) -> Gains:
         return 1 - seeds if described["higher_is_better"] else seeds
 
     base = errors("ce", GREEDY)
-    losses = [each for each in own.objectives if each in PRESETS and each != "ce"]
+    no_losses = ("ce", own.summary["control"])
+    losses = [each for each in own.objectives if each in PRESETS and each not in no_losses]
     found = {"CE, rule of the task": errors("ce", own.decoded)}
     for mark, rule in (("best loss, greedy", GREEDY), ("best loss, rule of the task", own.decoded)):
         if losses:

@@ -1,6 +1,7 @@
 """Markdown tables of the results of ``bench_gpu``."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
 
 from _gpu_facts import GIB, NOT_INSTALLED, PACKAGES
 from _gpu_jobs import OK, Record
@@ -47,10 +48,8 @@ def _times(key: str, scale: float) -> Cell:
         values = record.get(key)
         if not isinstance(values, list):
             return ""
-        ordered = sorted(scale * value for value in values)
-        middle = len(ordered) // 2
-        median = ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) / 2
-        return f"{median:,.1f} ({ordered[0]:,.1f} to {ordered[-1]:,.1f})"
+        found = [scale * value for value in values]
+        return f"{median(found):,.1f} ({min(found):,.1f} to {max(found):,.1f})"
 
     return text
 
