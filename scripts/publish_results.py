@@ -118,7 +118,7 @@ def require_pushed_commits(comparison: Path, commits: Sequence[str]) -> None:
 ANSWERS = "answers.tar.xz"
 _PACKED = (CONFIG, STATED, f"seed*/*/{FINISHED}", f"seed*/*/{SELECTION}/[!p]*.json")
 _ROWS = ("seed*/**/predictions*.jsonl", "ensembles/**/predictions*.jsonl")
-_LEFT_OUT = ("image", "prompt", "parsed", "greedy")
+_LEFT_OUT = ("image", "parsed", "greedy")  # prompts decide the constant answer per question
 
 
 def pack_answers(comparison: Path, target: Path) -> None:
