@@ -6,8 +6,9 @@
     gradients     trained parameters x bytes of their dtype; adapters are float32
     optimiser     AdamW: two moments per trained parameter, in its dtype (8-bit optimisers: 2 bytes)
     activations   b t L (x h + 4 c k + y f) bytes for the longest micro-batch, b rows of t tokens
-    logits        10 bytes for each answer token and vocabulary entry; at most 2^27 logits if the
-                  loss can be computed in chunks
+    logits        the logits of the answer tokens and their gradient, in the dtype of the weights;
+                  10 bytes for each logit with autocast, as accelerate makes copies in float32. At
+                  2^27 logits or more: c bytes for 2^27 logits if the loss is computed in chunks
 
 The model has L layers with h hidden units, k units of keys and f intermediate units in the MLP.
 These layers compute with c bytes per number. x and y depend on the dtype of the weights, and on
@@ -63,7 +64,7 @@ _STORED_WITH_LORA = {
 }  # fmt: skip
 """(bytes of a weight, True if autocast computes in 16 bits) -> x and y in the module docstring."""
 
-_LOGIT_BYTES = 10  # sum of logit in bf16 (2), logit in float32 (4), gradient in float32 (4)
+_MIXED_LOGIT_BYTES = 10  # logit and gradient in float32 (4 each), gradient in 16 bits (2)
 _PAIR_BYTES = 8  # per pair of tokens: attention scores and probabilities in bf16 and float32
 _PARTS = ("weights", "copies", "gradients", "optimiser", "activations", "logits")
 _SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
@@ -133,8 +134,7 @@ def estimate_memory(
     longest = max(row_tokens(family, row.question, row.answer) for row in lengths)
     rows = min(trainer.get("per_device_train_batch_size", 8), len(lengths))
     answers = max(row.answer for row in lengths) * rows
-    logits = answers * text.vocab_size
-    chunked = not any(getattr(text, name, None) for name in _SCALED_LOGITS)
+    logits = _logit_bytes(config, text, float(answers * text.vocab_size), dtype)
     states = 2.0 if "8bit" in str(trainer.get("optim", "")) else 2.0 * dtype
     activations = layer_bytes(
         text, config, rows * longest, longest, dtype, _how(modules, "language")
@@ -156,11 +156,18 @@ def estimate_memory(
         gradients=trained * dtype + 4.0 * adapters,
         optimiser=trained * states + 8.0 * adapters,
         activations=activations,
-        logits=_LOGIT_BYTES * float(min(logits, CHUNKED_FROM) if chunked else logits),
+        logits=logits,
         rows=rows,
         tokens=longest,
         has_unknown_vision=stages is None,
     )
+
+
+def _logit_bytes(config: Config, text: Any, count: float, dtype: float) -> float:
+    is_mixed = _is_mixed(config)
+    if count >= CHUNKED_FROM and not any(getattr(text, name, None) for name in _SCALED_LOGITS):
+        return float(CHUNKED_FROM) * (2 if is_mixed else dtype)
+    return count * (_MIXED_LOGIT_BYTES if is_mixed else 2 * dtype)
 
 
 def vision_stages(vision: Any) -> list[tuple[Any, int]] | None:

@@ -176,7 +176,11 @@ def test_the_parts_are_plain_arithmetic(tmp_path):
     per_layer = 2048 * 2 * 2 + 2 * (2048 + 256) + 3 * (2048 + 11008)  # q and o, k and v, the MLP
     assert found.gradients == 4 * 16 * 36 * per_layer
     assert (found.rows, found.tokens) == (2, 2000)
-    assert found.logits == 10 * min(2 * 600 * 151936, 2**27)
+    assert found.logits == 2 * 2**27  # in chunks
+    for trainer, size in (({"bf16": True}, 10), ({}, 2 * 2)):
+        one = config_with(tmp_path, trainer={"output_dir": str(tmp_path), **trainer})
+        few = estimate_memory(one, family, settings, [RowLength(question=9, answer=60, image=4)])
+        assert few.logits == size * 60 * 151936
     layer = 30 * 2048 + 8 * 256 + 8 * 11008
     assert found.activations == 4000 * 36 * layer
     whole = estimate_memory(config_with(tmp_path), family, settings, lengths)
