@@ -392,6 +392,9 @@ class Example:
     """Number of earlier occurrences of the row in a stream, or in an epoch of weighted sources.
     Augmentation differs for each occurrence."""
 
+    fold_group: str | None = field(default=None, repr=False)
+    """The row's field ``fold_group``, shared by samples that are alike; None if it has none."""
+
     @property
     def images(self) -> tuple[ImageSource, ...]:
         """Return all images of the sample."""
@@ -399,7 +402,12 @@ class Example:
 
     @property
     def group(self) -> str | None:
-        """Return a key shared by samples with the same images; None if ``image`` is such a key."""
+        """Return the key that dependent samples share; None if ``image`` is such a key.
+
+        Samples are dependent if they have the same ``fold_group`` or, without one, the same images.
+        """
+        if self.fold_group is not None:
+            return self.fold_group
         if not self.more_images and not isinstance(self.image, EmbeddedImage):
             return None
         return " ".join(i.digest() if isinstance(i, EmbeddedImage) else str(i) for i in self.images)

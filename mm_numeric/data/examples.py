@@ -239,7 +239,7 @@ def examples_of_row(
     try:
         _check_surrogates(row.where, row.row)
         made = task.examples([(row.where, row.row)], training=training)
-        examples = list(made) if source.fold is None else _of_fold(source.fold, made, row)
+        examples = _of_fold(source.fold, made, row)
         for example in examples:
             if example.answer is not None:
                 check_answer_type(task, example.answer, "examples")
@@ -277,15 +277,20 @@ def examples_of_row(
             yield example, error
 
 
-def _of_fold(text: str, examples: Iterable[Example], row: SourceRow) -> list[Example]:
+def _of_fold(text: str | None, made: Iterable[Example], row: SourceRow) -> list[Example]:
+    """Return the examples of a fold, of all folds if ``text`` is None, with the row's group."""
+    group = row.row.get("fold_group")
+    examples = [*made] if group is None else [replace(own, fold_group=str(group)) for own in made]
+    if text is None:
+        return examples
     fold = Fold.parse(text)
     return [example for example in examples if fold.contains(_fold_name(example, row))]
 
 
 def _fold_name(example: Example, row: SourceRow) -> str:
     """Return the name that decides the fold of an example: of its group, its image, or its id."""
-    if "fold_group" in row.row:
-        return str(row.row["fold_group"])
+    if example.fold_group is not None:
+        return example.fold_group
     if example.image is None:
         return example.id
     return row.image.name if row.image else Path(str(example.image)).name

@@ -96,6 +96,7 @@ def test_rows_of_one_group_are_in_one_fold(tmp_path):
     groups = [int(own.id) % 8 for own in examples]
     assert 0 < len(set(groups)) < 8
     assert all(groups.count(group) == 3 for group in groups)
+    assert [own.group for own in examples] == [str(group) for group in groups]  # of the intervals
 
 
 def test_the_interval_of_folds_is_that_of_independent_rows(tmp_path):
