@@ -52,8 +52,8 @@ def draw_coco(folder: Path, split: str, count: int) -> None:
 
 
 BYT5 = ByT5Tokenizer()
-COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "run", "train", "predict", "demo",
-            "calibrate", "decode", "score", "compare", "export", "push", "report",
+COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "labels", "run", "train", "predict",
+            "demo", "calibrate", "decode", "score", "compare", "export", "push", "report",
             "doctor")  # fmt: skip
 YOURS = "clock_qwen2_vl_2b"
 """The config that stands for mine.yaml, which a reader has copied from a shipped one."""

@@ -56,6 +56,8 @@ MAY_IMPORT = {
     "families baselines models inference tasks evaluation",
     "comparison": f"{LEAVES} distributed.ranks distributed.ray numbers losses config runs.folder "
     f"runs.results_file runs.trust {LIBRARY} tasks evaluation comparison",
+    "labels": f"{LEAVES} distributed.ranks distributed.ray numbers losses config runs.folder "
+    f"runs.results_file runs.trust {LIBRARY} tasks evaluation comparison labels",
 }
 """The modules of this package that a room may import, at load or lazily; the first line that
 contains a module holds for it. ``tasks.base`` is the contract of a task: every room that receives a

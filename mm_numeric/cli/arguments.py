@@ -13,6 +13,7 @@ from mm_numeric.cli.completion import (
     overridden_settings,
     setting_names,
 )
+from mm_numeric.cli.labels import add_labels_options
 from mm_numeric.cli.overview import EXAMPLES, CommandParser, overview, positive
 from mm_numeric.cli.predict import add_decoding, add_endpoint, add_results
 from mm_numeric.cli.score import add_decode_options, add_partial, add_score_options
@@ -59,6 +60,7 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     _add_check(add)
     _add_prepare(add)
     _add_check_data(add)
+    add_labels_options(add("labels", "estimate the errors of labels from a second labelling"))
     _add_config(add("run", "check the data, train, predict, score and report; resumable"))
     _add_train(add("train", "fine-tune a model from a config"))
     _add_predict(add)

@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "check": _imported("check"),
             "prepare": _prepare,
             "check-data": _check_data,
+            "labels": _imported("labels"),
             "run": _imported("run"),
             "train": _train,
             "predict": _predict,

@@ -37,7 +37,7 @@ def positive(text: str) -> int:
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "configs": ("ls", "cp", "check"),
-    "data": ("prepare", "check-data"),
+    "data": ("prepare", "check-data", "labels"),
     "all steps": ("run",),
     "one model": ("train", "predict", "demo", "calibrate", "decode", "score", "export", "push"),
     "several objectives": ("compare", "report"),

@@ -1,0 +1,1 @@
+"""The labels of a data set: their errors, estimated from a second labelling."""
