@@ -2,9 +2,9 @@
 
 import base64
 import io
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
@@ -49,6 +49,15 @@ class Question:
         return next(iter(self.rows.values()))
 
 
+def row_names(row: ScoredRow) -> list[str]:
+    """Return the file name of the image, and ``id 7`` if the id differs; without image, the id."""
+    id_, image = str(row["id"]), row.get("image")
+    if not isinstance(image, str):
+        return [id_]
+    file = Path(image)
+    return [file.name, *([] if id_ in (image, file.name, file.stem) else [f"id {id_}"])]
+
+
 def worst_first(
     styles: Styles,
     scores: Scores,
@@ -58,7 +67,8 @@ def worst_first(
     """Return the test questions, the largest error first, each with the answers of its worst seed.
 
     The error of a seed is the mean of ``error(row)`` over the objectives. Of several questions with
-    the same ``group(row)``, such as an image, only the worst question is returned.
+    the same ``group(row)``, such as an image, only the worst question is returned. Questions with
+    equal errors take turns by class, and are sorted by id within a class.
     """
     answers: dict[tuple[str, int], dict[str, ScoredRow]] = defaultdict(dict)
     for name, seed in sorted(scores, key=lambda key: list(styles).index(key[0])):
@@ -69,9 +79,24 @@ def worst_first(
     )
     worst: dict[Any, Question] = {}
     for negative, id_, seed, rows in ranked:
-        own = Question(id=id_, seed=seed, error=-negative, rank=len(worst) + 1, rows=rows)
+        own = Question(id=id_, seed=seed, error=-negative, rank=0, rows=rows)
         worst.setdefault(group(own.row), own)
-    return list(worst.values())
+    turns: Counter[tuple[float, frozenset[str]]] = Counter()
+    found = []
+    for own in worst.values():
+        equal = own.error, _classes(own.row)
+        found.append((-own.error, turns[equal], own))
+        turns[equal] += 1
+    found.sort(key=lambda item: item[:2])
+    return [replace(own, rank=rank) for rank, (*_, own) in enumerate(found, start=1)]
+
+
+def _classes(row: ScoredRow) -> frozenset[str]:
+    """Return the labels of the true shapes of a row, and its category if it has one."""
+    target = row["target"]
+    shapes = target if isinstance(target, list) else [target]
+    labels = {str(own.get("label")) for own in shapes if isinstance(own, Mapping)}
+    return frozenset({*labels, str((row.get("buckets") or {}).get("category"))})
 
 
 def worst_and_others(ranked: Sequence[T]) -> list[T]:
@@ -149,7 +174,7 @@ class Entry:
     answers: Mapping[str, Cell | str]  # the answers in the table, by objective
     cells: Sequence[Cell | str] = ()  # table cells between the id and the answers
     mean: str = ""  # the error or the score of the answers
-    title: str = ""  # the heading above the drawings; the id by default
+    title: str = ""  # the heading above the drawings; the name of the image by default
     tiles: Sequence[Tile] = ()
     canvas: Canvas | None = None
 
@@ -182,12 +207,12 @@ def gallery_section(
         found = own.question
         seed = f"seed {found.seed}" if several else ""
         answers = (own.answers.get(name) for name in names)
-        label = Cell(content=found.id, limit=60, note=seed)
+        name, *others = (plain(own, 60) for own in row_names(found.row))
+        label = Cell(content=name, note=" · ".join(filter(None, [*others, seed])))
         lines.append([label, *own.cells, *answers, *([own.mean] if mean else [])])
-        about = [plain(found.id, 60) if own.title else "", f"{mean} {own.mean}".strip(), seed]
+        about = [*([name] if own.title else []), *others, f"{mean} {own.mean}".strip(), seed]
         about.append(f"{found.rank:,} of {total:,} from the worst")
-        heading = own.title or plain(found.id, 60)
-        cases.append((heading, " · ".join(filter(None, about)), own.tiles))
+        cases.append((own.title or name, " · ".join(filter(None, about)), own.tiles))
     columns = [noun, *header, *(styles[name].cell() for name in names), *([mean] if mean else [])]
     table = Table.of(columns, lines, title="Answers, the worst first", css="asked")
     blocks: list[Content] = [table]

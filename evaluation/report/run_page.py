@@ -12,7 +12,7 @@ from mm_numeric.config.decoding import DECODE_RULES, GREEDY
 from mm_numeric.evaluation.guesses import Guesses, best_guess
 from mm_numeric.evaluation.report.charts import choose_styles
 from mm_numeric.evaluation.report.confidence_section import run_confidence_section
-from mm_numeric.evaluation.report.gallery import spread_evenly
+from mm_numeric.evaluation.report.gallery import row_names, spread_evenly
 from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.page import Block, Content, Page, Section, fact_list, fold, note
 from mm_numeric.evaluation.report.results import (
@@ -28,6 +28,7 @@ from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.score_text import drawn_units, section_of, training_rows
 from mm_numeric.evaluation.table import Cell, Quantity, Table
 from mm_numeric.inference.calibrate import read_calibration
+from mm_numeric.io.escaping import plain
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.markup import element, joined
 from mm_numeric.runs.folder import (
@@ -446,11 +447,12 @@ def _failures_section(run: RunFiles) -> Section:
 def _texts_table(rows: Sequence[ScoredRow], title: str) -> Table:
     lines = [
         [
-            Cell(content=str(row["id"]), limit=60),
+            Cell(content=name, limit=60, note=plain(*id_, 60) if id_ else ""),
             Cell(content=str(row["target"]), limit=80),
             Cell(content=f"“{row['text']}”", note=str(row["reason"] or ""), css="unread"),
         ]
         for row in rows
+        for name, *id_ in [row_names(row)]
     ]
     header = ["row", "true", "text of the model"]
     return Table.of(header, lines, title=title, css="texts", align="left")

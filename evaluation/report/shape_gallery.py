@@ -6,15 +6,17 @@ Rows     lines of ``scores.jsonl`` with the columns
          text, reason        the text of the model, and why it could not be parsed
          iou                 the IoU of the answer, if each answer is exactly one shape
          matched, detected, truths   otherwise: the number of matched, predicted and true shapes
+         scores              optional: the confidences of the predicted shapes
          cut, malformed      optional: True if the answer is truncated inside a shape; number of
                              malformed shapes
 """
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import compress
+from itertools import compress, product
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mm_numeric.answers import Box, Instance
 from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, is_drawable, match_rows
@@ -50,6 +52,23 @@ SIDE_PX = 640
 _MARGIN = 0.06  # margin around the shapes in a crop, as a share of the image's longer edge
 _MIN_CROP = 1 / 3  # a crop keeps at least this share of each edge
 _MAX_CROP = 0.75  # an image is not cropped if the crop would keep more than this share
+
+
+_TAG_LETTERS = 24  # a longer label is truncated in a drawing
+_TAG_SHARE = 11 / 240, 11 / 300  # font size: 11 pixels in a tile of 240 x 300 pixels
+
+
+class Tag(NamedTuple):
+    """The label of a shape, drawn at the shape: a text in a rectangle, in pixels of the image."""
+
+    css: str  # true or answered
+    text: str
+    box: Box
+
+    @property
+    def width(self) -> float:
+        """Return the width of the rectangle."""
+        return self.box.x2 - self.box.x1
 
 
 def quality(row: ScoredRow) -> float:
@@ -130,10 +149,17 @@ def _tile(style: SeriesStyle, row: ScoredRow, on: Canvas, anchor: str) -> Tile:
         words += f", the first {len(drawn)} drawn"
     left, top, width, height = on.region
     edge = 0.015 * max(width, height)  # lines at the edge of the image must not be clipped
-    box = left - edge, top - edge, width + 2 * edge, height + 2 * edge
+    view = Box(left - edge, top - edge, left + width + edge, top + height + edge)
+    em = max(share * size for share, size in zip(_TAG_SHARE, (width, height), strict=True))
+    labels = _labels(row, pairs, len(drawn))
+    tags = _tags(labels, view, em)
+    if len(tags) < len(labels):
+        words += f", {len(labels) - len(tags)} labels not drawn"
     drawing = render(
         "shape_tile.html",
-        view=" ".join(f"{at:.1f}" for at in box),
+        view=f"{view.x1:.1f} {view.y1:.1f} {view.x2 - view.x1:.1f} {view.y2 - view.y1:.1f}",
+        em=em,
+        tags=tags,
         name=plain(style.name, 60),
         words=plain(words),
         image=on.anchor,
@@ -154,6 +180,47 @@ def _drawn(answers: Sequence[Instance]) -> list[Instance]:
             break
         drawn.append(item)
     return drawn
+
+
+def _labels(row: ScoredRow, pairs: MatchedShapes, drawn: int) -> list[tuple[str, str, Box]]:
+    """Return the class in CSS, the text and the bounding box of each label to draw.
+
+    The text of a predicted shape ends with its confidence. Shapes without a label have no text.
+    """
+    found = [("true", plain(own.label, _TAG_LETTERS), own) for own in pairs.truths]
+    scores = [f" {own:.2f}" for own in row.get("scores") or ()] or [""] * drawn
+    for own, score in zip(pairs.answers[:drawn], scores, strict=False):
+        found.append(("answered", plain(own.label, _TAG_LETTERS) + score, own))
+    return [
+        (css, text, around(own.shape))
+        for css, text, own in found
+        if own.label and is_drawable(own.shape)
+    ]
+
+
+def _tags(labels: Sequence[tuple[str, str, Box]], view: Box, em: float) -> list[Tag]:
+    """Place labels at their boxes within ``view``; leave out labels that would cover others.
+
+    ``em`` is the font size in pixels of the image. A true label is at the upper edge of its box, a
+    predicted one at the lower edge: outside of the box, or inside if there is no room.
+    """
+    found: list[Tag] = []
+    high = 1.4 * em
+    for css, text, box in labels:
+        letters = (1 if unicodedata.east_asian_width(c) in "FW" else 0.6 for c in text)
+        wide = min(em * (sum(letters) + 0.7), view.x2 - view.x1)
+        edges = (box.y1 - high, box.y1) if css == "true" else (box.y2, box.y2 - high)
+        for y, x in product(edges, (box.x1, box.x2 - wide)):
+            x, y = min(max(x, view.x1), view.x2 - wide), min(max(y, view.y1), view.y2 - high)
+            place = Box(x, y, x + wide, y + high)
+            if not any(_overlap(place, other.box) for other in found):
+                found.append(Tag(css, text, place))
+                break
+    return found
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a.x1 < b.x2 and b.x1 < a.x2 and a.y1 < b.y2 and b.y1 < a.y2
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
@@ -218,7 +285,12 @@ def _gallery(
     metric = "IoU" if single else f"F1 score of true and answered {answers}"
     ignored = any(own.row[_PAIRS].ignored for own in shown)
     key = render(
-        "shape_key.html", single=single, answers=answers, has_ignored=ignored, found_iou=FOUND_IOU
+        "shape_key.html",
+        single=single,
+        answers=answers,
+        has_ignored=ignored,
+        has_labels=any(item.label for own in shown for item in own.row[_PAIRS].truths),
+        found_iou=FOUND_IOU,
     )
     return gallery_section(
         "Answers on the image",

@@ -48,9 +48,9 @@ def test_worst_images_come_first(tmp_path):
 def test_the_answers_of_the_worst_seed_of_each_image_are_shown(tmp_path):
     """``score`` makes row 0 right with seed 0, and an hour late with seed 1."""
     page, twin = written(tmp_path, compare_folder(tmp_path, objectives=("ce",), seeds=(0, 1)))
-    assert "test-00000 · deviation 60 min · seed 1 · " in page
-    assert "test-00002 · deviation 360 min · seed 0 · " in page
-    assert "| test-00002 (seed 0) | 7:05 | “" in twin
+    assert "id test-00000 · deviation 60 min · seed 1 · " in page
+    assert "id test-00002 · deviation 360 min · seed 0 · " in page
+    assert ".png (id test-00002 · seed 0) | 7:05 | “" in twin
 
 
 @pytest.mark.slow

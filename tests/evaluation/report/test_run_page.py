@@ -145,8 +145,8 @@ def test_a_scored_run_has_its_metrics_and_answers_the_worst_first(run):
         row[1] for row in html_cells(page, "metrics") if " ".join(row[0]) == "within 5 min ↑"
     )
     assert re.findall(r"[\d.]+", " ".join(shown)) == expected
-    order = re.findall(r"<small>(test-\d) · ", page)
-    assert order == ["test-3", "test-5", "test-1", "test-4", "test-2", "test-0"]
+    order = re.findall(r"<small>(\d).png · id test-\1 · ", page)
+    assert order == ["3", "5", "1", "4", "2", "0"]
     assert page.count("data:image/png") == len(MINUTES)
     text = page.split('<section id="failures">')[1].split("</section>")[0]
     assert "&lt;script&gt;alert(&#39;noon&#39;)" in text

@@ -198,6 +198,59 @@ def test_among_several_shapes_what_was_missed_and_what_is_wrong_is_filled(tmp_pa
     assert "ignored by the metric" in page
 
 
+def labelled(id_, label, *answers, **more):
+    """Return a scored row with one true box, and answers: (label, box)."""
+    truth = {"box": [20.0, 30.0, 80.0, 90.0], "label": label}
+    parsed = [{"box": box, "label": own} for own, box in answers]
+    row = {"id": id_, "image": None, "target": [truth], "text": "", "parsed": parsed}
+    return counted(row | {"reason": None} | more)
+
+
+def test_labels_and_confidences_are_drawn_at_their_boxes(tmp_path):
+    Image.new("RGB", (240, 200)).save(tmp_path / "x.png")
+    answers = [("dog", [20.0, 30.0, 80.0, 90.0]), ("<b>\x00", [100.0, 50.0, 160.0, 198.0])]
+    more = {"image": str(tmp_path / "x.png"), "scores": [0.914, 0.5]}
+    page, _ = compared(
+        tmp_path, "detection", {("ce", 0): [labelled("7", "a dog", *answers, **more)]}
+    )
+    tags = re.findall(
+        r'<g class="tag-(\w+)"><rect x="([\d.]+)" y="([\d.]+)".*?textLength.*?>(.*?)</text>', page
+    )
+    high = 1.4 * 11  # the font has 11 pixels
+    assert [(css, float(x), text) for css, x, _, text in tags] == [
+        ("true", 20, "a dog"),
+        ("answered", 20, "dog 0.91"),
+        ("answered", 100, "&lt;b&gt;� 0.50"),
+    ]
+    # above the true box, below the answer, and within the image
+    assert [float(y) for _, _, y, _ in tags] == pytest.approx(
+        [30 - high, 90, 203.6 - high], abs=0.01
+    )
+    assert "true label</span>" in page
+    assert "x.png<small>id 7 · mean F1" in page
+    page, _ = compared(tmp_path, "detection", {("ce", 0): [labelled("x", "")]})
+    assert 'class="tag-true"><rect' not in page
+    assert "true label</span>" not in page
+
+
+def test_labels_do_not_cover_each_other(tmp_path):
+    answers = [("dog", [20.0, 30.0, 80.0, 90.0])] * 9
+    page, _ = compared(tmp_path, "detection", {("ce", 0): [labelled("x", "dog", *answers)]})
+    places = re.findall(r'class="tag-answered"><rect x="([\d.]+)" y="([\d.]+)"', page)
+    assert 1 < len(places) == len({*places}) < 9
+    assert f"{9 - len(places)} labels not drawn</title>" in page
+
+
+def test_equal_scores_take_turns_by_class(tmp_path):
+    rows = [labelled(f"cat{i}", "cat") for i in range(20)]
+    rows += [labelled(f"{name}", name) for name in ("dog", "owl")]
+    page, _ = compared(tmp_path, "detection", {("ce", 0): rows[::-1]})
+    shown = re.findall(r'<p class="asked">(\w+)<small>mean F1 0.0% · (\d+) of 22', page)
+    names = ["cat0", "dog", "owl", "cat1", "cat10", "cat11", "cat12", "cat13"]
+    assert [name for name, _ in shown[:8]] == names
+    assert [int(rank) for _, rank in shown] == [*range(1, 9), 11, 15, 18, 22]
+
+
 def test_an_image_with_small_words_is_cut_to_where_they_are(tmp_path):
     image = Image.new("RGB", (1000, 500), (0, 0, 255))
     image.paste((255, 0, 0), (700, 300, 800, 350))

@@ -75,10 +75,10 @@ def test_points_are_dots_on_the_regions(tmp_path):
     assert 'd="M50.0 50.0L90.0 50.0L70.0 90.0Z"' in page  # of it, nothing is found
     assert page.count("from the worst") == 4  # without the objects that have no region
     table = {row[0]: row[-2:] for row in twin_table(twin, "Answers on the image")[1:]}
-    assert table["cups"] == ["1 of 2 found, 1 too many", "50.0%"]
-    assert table["free"] == ["1 of 1 found", "100.0%"]
-    assert table["none"] == ["nothing to be found", "100.0%"]
-    assert table["bad"][0].startswith("not read: ")
+    assert table["cups.png"] == ["1 of 2 found, 1 too many", "50.0%"]
+    assert table["free.png"] == ["1 of 1 found", "100.0%"]
+    assert table["none.png"] == ["nothing to be found", "100.0%"]
+    assert table["bad.png"][0].startswith("not read: ")
     assert "F1 score of true and answered points" in twin
     assert '<article class="shown several points">' in page
     assert "<script>alert" not in page
@@ -88,9 +88,9 @@ def test_the_first_point_of_a_click_counts(tmp_path):
     page, twin = compared(tmp_path, "click", {("ce", 0): clicks(tmp_path)})
     table = {row[0]: row[-2:] for row in twin_table(twin, "Answers on the image")[1:]}
     assert table == {
-        "in": ["1 of 1 found", "100.0%"],
-        "out": ["0 of 1 found, 1 too many", "0.0%"],
-        "absent": ["nothing to be found", "100.0%"],
+        "in.png": ["1 of 1 found", "100.0%"],
+        "out.png": ["0 of 1 found, 1 too many", "0.0%"],
+        "absent.png": ["nothing to be found", "100.0%"],
     }
     assert "M99.0 99.0Z" not in page
 
@@ -103,9 +103,13 @@ def test_spans_are_bars_on_a_line_of_time(tmp_path):
         assert f'<rect class="{css}" x="{x}"' in page
         assert f'width="{width}" height="14"/>' in page
     table = {row[0]: row[1:] for row in twin_table(twin, "Answers on the timeline")[1:]}
-    assert table["half"] == ["10.0 to 20.0 s", "IoU 0.50: 10.0 to 15.0 s", "0.50"]
-    assert table["reversed"] == ["1.0 to 2.0 s, 30.0 to 40.0 s", "IoU 0.00: 40.0 to 30.0 s", "0.00"]
-    assert table["bad"][1].startswith("not read: ")
+    assert table["half.png"] == ["10.0 to 20.0 s", "IoU 0.50: 10.0 to 15.0 s", "0.50"]
+    assert table["reversed.png"] == [
+        "1.0 to 2.0 s, 30.0 to 40.0 s",
+        "IoU 0.00: 40.0 to 30.0 s",
+        "0.00",
+    ]
+    assert table["bad.png"][1].startswith("not read: ")
     assert "All 4 questions." in twin
     assert "<script>alert" not in page
 
