@@ -389,7 +389,7 @@ def bar_table(
     largest = max(max(column) for column in shares.values()) or 1.0
 
     def cell(share: float, colour: str) -> Cell:
-        return Cell(content=percent(share), css="share", bar=(72 * share / largest, colour))
+        return Cell(content=percent(share), css="share", bar=(56 * share / largest, colour))
 
     lines = [
         [Cell(content=label, limit=60), *(cell(own[i], s.colour) for s, own in shares.items())]
