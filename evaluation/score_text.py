@@ -18,12 +18,13 @@ from mm_numeric.registry import PROTOCOLS
 from mm_numeric.runs.results_file import ProtocolResults, rows_text, scores_path
 
 MOST_LABELS_SHOWN = 20
-"""The scores of each label are only shown in a terminal if there are at most this many labels."""
+"""With more labels, a terminal shows none of their scores, a report only the most frequent ones."""
 
 _LABEL_COUNTS = ("name", "truths", "detections")
-_LABEL_COLUMNS = {
+LABEL_COLUMNS = {
     "truths": "truths", "detections": "detections", "f1_at_0.5": "F1@0.5", "ap": "AP"
 }  # fmt: skip
+"""Maps the values of a label that are shown to their names."""
 
 
 def write_rows(
@@ -152,10 +153,10 @@ def label_lines(scores: Scores) -> list[str]:
     if len(rows) > MOST_LABELS_SHOWN:
         lines.append(f"results.json has the scores of each of the {len(rows)} labels")
     elif rows:
-        shown = [name for name in _LABEL_COLUMNS if any(name in row for row in rows)]
+        shown = [name for name in LABEL_COLUMNS if any(name in row for row in rows)]
         columns = [
             Column(header=Cell(content=header), min_width=8, align="right" if i else "left")
-            for i, header in enumerate(["label", *(_LABEL_COLUMNS[name] for name in shown)])
+            for i, header in enumerate(["label", *(LABEL_COLUMNS[name] for name in shown)])
         ]
         cells = [
             [

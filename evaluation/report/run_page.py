@@ -25,8 +25,14 @@ from mm_numeric.evaluation.report.results import (
 from mm_numeric.evaluation.report.summary_file import read_lines
 from mm_numeric.evaluation.report.task_sections import may_import, task_sections
 from mm_numeric.evaluation.score import score
-from mm_numeric.evaluation.score_text import drawn_units, section_of, training_rows
-from mm_numeric.evaluation.table import Cell, Quantity, Table
+from mm_numeric.evaluation.score_text import (
+    LABEL_COLUMNS,
+    MOST_LABELS_SHOWN,
+    drawn_units,
+    section_of,
+    training_rows,
+)
+from mm_numeric.evaluation.table import Cell, Quantity, Table, percent
 from mm_numeric.inference.calibrate import read_calibration
 from mm_numeric.io.escaping import plain
 from mm_numeric.io.files import read_json, stored_content
@@ -412,6 +418,7 @@ def _metrics_section(run: RunFiles, table: Table) -> Section:
     if rest.rows:
         blocks.append(fold(f"{len(rest.rows)} more", [replace(rest, title="Other metrics")]))
     blocks += [fact_list(counts)] if counts else []
+    blocks += [_label_table(results["labels"])] if results.get("labels") else []
     for name, own in run.protocols.items():
         lines = [[metric.label, _value(metric, own)] for metric in metrics_of(own)]
         title = f"Metrics of the protocol {name}, on {own['rows']:,} rows"
@@ -423,6 +430,27 @@ def _metrics_section(run: RunFiles, table: Table) -> Section:
     return Section.of(
         "metrics", "Metrics", *blocks, *([fold("By category", groups)] * bool(groups))
     )
+
+
+def _label_table(labels: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the counts and scores of each label, the most frequent labels first."""
+    values = [
+        {**own, **{name: percent(found["value"]) for name, found in own["metrics"].items()}}
+        for own in labels
+    ]
+    values.sort(key=lambda own: (-own.get("truths", 0), own["name"]))
+    names = [name for name in LABEL_COLUMNS if any(name in own for own in values)]
+    rows = [
+        [
+            Cell(content=own["name"] or "(no label)", limit=60),
+            *(f"{own[n]:,}" if isinstance(own.get(n), int) else own.get(n) for n in names),
+        ]
+        for own in values[:MOST_LABELS_SHOWN]
+    ]
+    title = "Metrics by label"
+    if len(values) > len(rows):
+        title += f": the {len(rows)} most frequent of {len(values):,} (results.json has all)"
+    return Table.of(["label", *(LABEL_COLUMNS[name] for name in names)], rows, title=title)
 
 
 def _bucket_table(kind: str, buckets: Mapping[str, Any], metrics: list[ReportedMetric]) -> Table:

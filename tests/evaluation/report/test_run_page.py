@@ -163,6 +163,34 @@ def test_the_metrics_by_category_and_the_verdict_are_those_of_all_rows(run):
     assert re.search(r"\| zebra \| 3 \| 66.7% \| [\d.]+% \| [\d.]+% \|", twin)
 
 
+@pytest.mark.parametrize("count", [2, 25])
+def test_the_page_of_a_detector_has_the_scores_of_the_most_frequent_labels(run, count):
+    """Label k has k true boxes, all found, and the last label another wrong box."""
+    write_config(run, read_config("detection_tiny", [f"trainer.output_dir={run}"]))
+    rows = []
+    for k in range(1, count + 1):
+        boxes = [{"bbox_2d": [9 * i, 0, 9 * i + 8, 8], "label": f"label{k}"} for i in range(k)]
+        target = [{"box": own["bbox_2d"], "label": own["label"]} for own in boxes]
+        boxes += [{"bbox_2d": [0, 50, 9, 70], "label": f"label{k}"}] * (k == count)
+        row = {
+            "id": str(k),
+            "task": "detection",
+            "target": target,
+            "frame": FRAME | {"width_px": 300},
+        }
+        rows.append(row | {"text": json.dumps(boxes)})
+    write_lines(run / "predictions.jsonl", rows)
+    score(run / "predictions.jsonl")
+    page, twin = report(run)
+    f1 = f"{100 * 2 * count / (2 * count + 1):.1f}%"
+    assert f"| label{count} | {count} | {count + 1} | {f1} |" in twin
+    table = twin.split("*Metrics by label")[1].split("\n\n")[1]
+    labels = re.findall(r"\| label(\d+) \| (\d+) \|", table)
+    shown = range(count, max(count - 20, 0), -1)
+    assert labels == [(str(k), str(k)) for k in shown]
+    assert (": the 20 most frequent of 25 (results.json has all)" in page) == (count > 20)
+
+
 def test_a_page_has_the_metrics_of_all_protocols(run):
     """Whatever the protocol that was scored first."""
     write_config(run, read_config("text_detection_tiny", [f"trainer.output_dir={run}"]))
