@@ -48,7 +48,7 @@ def test_exact_labels_have_no_noise():
     assert found.biases[0] == (0, 0, 0)
 
 
-def test_mixups_are_told_from_random_labels():
+def test_mixups_are_distinguished_from_random_labels():
     errors = np.random.default_rng(0).normal(0, 5, (N, 1))
     errors[:10] += 60
     forms = np.stack([differences(errors).values - 60, differences(errors).values + 60], axis=1)
