@@ -7,6 +7,7 @@ The first command uses the runs of the tuning: the best trial of each row, with 
 ``compare.tune_seeds``. The second uses the finished runs of ``compare.seeds``. Each line is about a
 family of hypotheses; from the tuning, only about families with greedy decoding.
 
+``references``    Mean of the metric of the rows that the hypotheses compare with, such as CE.
 ``findable``      With ``compare.seeds``, a true difference of this size would be found in 80 % of
                   repetitions of the experiment, after the correction for several hypotheses. The
                   standard deviation is that of paired differences between seeds, pooled over the
@@ -55,6 +56,9 @@ class Differences(NamedTuple):
     groups: NDArray[np.int64]
     """Number of the group of each test row, such as its image, from 0."""
 
+    references: NDArray[np.float64]
+    """[hypotheses] mean of the metric over the seeds of the row that each is compared with."""
+
 
 def tuned_answers(config: Config) -> Answers:
     """Return the scores of the best trial of each row on ``compare.select_on``."""
@@ -74,7 +78,7 @@ def tuned_answers(config: Config) -> Answers:
 
 def differences(stated: Sequence[Hypothesis], answers: Answers) -> Differences:
     """Return the differences of a family; raise ValueError if a metric is not a mean over rows."""
-    found, groups = [], answers[stated[0].other][0].groups
+    found, references, groups = [], [], answers[stated[0].other][0].groups
     for own in stated:
         scores = {key: answers[key] for key in (own.better, own.other)}
         reported = [
@@ -87,7 +91,8 @@ def differences(stated: Sequence[Hypothesis], answers: Answers) -> Differences:
         if not np.allclose(of_rows.mean(axis=1), apart.values):
             raise ValueError(f"{own.metric} is not a mean over test rows")
         found.append(of_rows)
-    return Differences(np.stack(found), group_numbers(groups))
+        references.append(np.mean(samples[own.other].values))
+    return Differences(np.stack(found), group_numbers(groups), np.array(references))
 
 
 def family_error(own: Differences, seeds: int, rng: np.random.Generator) -> float:
@@ -149,7 +154,10 @@ def main() -> None:
             these = [i for i, one in enumerate(stated) if one.metric == metric]
             deviation = sqrt((deviations[these] ** 2).mean())
             found = smallest_effect(deviation / sqrt(seeds), seeds - 1, len(stated))
-            print(f"  {metric}: standard deviation {deviation:.2g}, findable {found:.2g}")
+            print(
+                f"  {metric}: {own.references[these].mean():.2g} of the references, standard "
+                f"deviation {deviation:.2g}, findable {found:.2g}"
+            )
 
 
 if __name__ == "__main__":
