@@ -10,7 +10,6 @@ from mm_numeric.io.log import show
 
 if TYPE_CHECKING:
     from mm_numeric.evaluation.answers.source import PreparedRows
-    from mm_numeric.labels.again import SecondLabelling
     from mm_numeric.tasks.base import Task
 
 
@@ -61,8 +60,10 @@ def labels(arguments: argparse.Namespace) -> None:
     pairs = read_pairs(task, *files)
     found = compare_labels(pairs, log=arguments.log, same_care=arguments.same_care)
     if arguments.out:
-        _write(task, found, arguments.out)
-    show(found.text())
+        rows = found.different_rows(task)
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(arguments.out, "".join(json.dumps(row) + "\n" for row in rows))
+    show(found.text(task))
 
 
 def _read_task(arguments: argparse.Namespace) -> "tuple[Task, list[PreparedRows]]":
@@ -80,19 +81,3 @@ def _read_task(arguments: argparse.Namespace) -> "tuple[Task, list[PreparedRows]
 
     overrides = [f"task.{option}" for option in arguments.option or ()]
     return read_config(arguments.config, overrides).task, files
-
-
-def _write(task: "Task", found: "SecondLabelling", out: Path) -> None:
-    """Write the rows with different labels, the most different first."""
-    rows = (
-        {
-            "id": pair.first.id,
-            "image": None if pair.first.image is None else str(pair.first.image),
-            "label": task.record(pair.first.answer),
-            "second_label": task.record(pair.second.answer),
-            "distance": distance,
-        }
-        for distance, pair in found.farthest
-        if distance > 0
-    )
-    write_text(out, "".join(json.dumps(row) + "\n" for row in rows))

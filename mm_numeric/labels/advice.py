@@ -2,142 +2,100 @@
 
 from typing import NamedTuple
 
-from mm_numeric.labels.errors import LabelErrors
+from mm_numeric.labels.errors import RANDOM, LabelErrors
 
 TIMES, NUMBERS, BOXES, LISTS = "times", "numbers", "boxes", "lists of objects"
+_CLOCKS = "clock_evidence, planned: the median against greedy, within 1 minute"
+_ONE_DIRECTION = "labels whose errors have one direction, such as times that are noted late"
+_FEW_MINUTES = "times that people read, off by 2 to 5 minutes in either direction"
+_TEN_MINUTES = "times that are off by about 10 minutes"
+_AT_RANDOM = "times, a few of which are wrong at random"
+_SOME_PIXELS = "boxes with edges that are off by some pixels"
 
 
 class Advice(NamedTuple):
-    """A row of the table "By labels and task" in docs/choose.md."""
+    """What docs/choose.md recommends for one kind of labels; the loss is always ``ce``."""
 
-    labels: str
-    loss: str
     rule: str
     evidence: str
-    """The beginning of the evidence in the table."""
+    """The beginning of the evidence in docs/choose.md."""
 
     result: str
-    """Heading of the published experiment in docs/results/README.md, as a link."""
+    """The heading of the experiment in docs/results/README.md, as an anchor."""
 
 
-_ONE_DIRECTION = "labels whose errors have one direction, such as times that are noted late"
-
-ROWS = (
-    Advice(
-        "exact times",
-        "ce",
+ADVICE = {
+    "exact times": Advice(
         "median or greedy",
         "clock_noise: no difference between losses or rules is clear",
         "noise-of-the-labels",
     ),
-    Advice(
-        "exact numbers",
-        "ce",
+    _FEW_MINUTES: Advice(
+        "median", f"{_CLOCKS} +21.5, p < 0.001 at 5 minutes", "four-kinds-of-noise"
+    ),
+    _TEN_MINUTES: Advice("median", f"{_CLOCKS} +10.0, p 0.030", "four-kinds-of-noise"),
+    _ONE_DIRECTION: Advice(
+        "greedy, or quantile_0.3", f"{_CLOCKS} -15.7, p < 0.001", "four-kinds-of-noise"
+    ),
+    _AT_RANDOM: Advice("any", "clock_evidence, planned: no gain is clear", "four-kinds-of-noise"),
+    "exact numbers": Advice(
         "median",
-        "arithmetic_smollm2, planned: the median against greedy, mean absolute error -4.85, "
-        "p < 0.001, from 18.95",
+        "arithmetic_smollm2, planned: the median against greedy, mean absolute error -4.85",
         "sums-with-a-pretrained-model",
     ),
-    Advice(
-        "exact boxes",
-        "ce",
-        "mbr",
-        "grounding_noise: mbr against greedy, Acc@0.75 +4.2, p 0.002",
-        "noise-of-the-boxes",
+    "exact boxes": Advice(
+        "mbr", "grounding_noise: mbr against greedy, Acc@0.75 +4.2, p 0.002", "noise-of-the-boxes"
     ),
-    Advice(
-        "times that people read, off by 2 to 5 minutes in either direction",
-        "ce",
-        "median",
-        "clock_evidence, planned: the median against greedy, within 1 minute +21.5, p < 0.001 at "
-        "5 minutes",
-        "four-kinds-of-noise",
-    ),
-    Advice(
-        "times that are off by about 10 minutes",
-        "ce",
-        "median",
-        "clock_evidence, planned: the median against greedy, within 1 minute +10.0, p 0.030",
-        "four-kinds-of-noise",
-    ),
-    Advice(
-        "boxes with edges that are off by some pixels",
-        "ce",
+    _SOME_PIXELS: Advice(
         "mbr",
         "grounding_evidence, planned: mbr against greedy, Acc@0.75 +2.7, p 0.013",
         "noisy-boxes-again",
     ),
-    Advice(
-        _ONE_DIRECTION,
-        "ce",
-        "greedy, or quantile_0.3",
-        "clock_evidence, planned: the median against greedy, within 1 minute -15.7, p < 0.001",
-        "four-kinds-of-noise",
-    ),
-    Advice(
-        "times, a few of which are wrong at random",
-        "ce",
-        "any",
-        "clock_evidence, planned: no gain is clear",
-        "four-kinds-of-noise",
-    ),
-)
-"""The rows of docs/choose.md that a second labelling can tell apart."""
+}
+"""Those rows of the table "By labels and task" in docs/choose.md that errors of labels decide."""
 
-_BY_LABELS = {row.labels: row for row in ROWS}
-_FEW_MINUTES, _TEN_MINUTES = 1.0, 7.0  # from these standard deviations on, times are not exact
-_SMALL_BIAS = 0.25  # of the noise: shifts the median by less than the noise allows to see
+_MOST_RANDOM = 0.5
+_SMALL_BIAS = 0.25  # as a share of the noise; decoding by the median is hardly affected
 
 
 def advice(kind: str, errors: LabelErrors, unit: str, step: float, *, same_care: bool) -> str:
-    """Return one line: loss, rule, the row of docs/choose.md and its evidence.
+    """Return, in one line, the loss and the rule for labels with these errors, and the evidence.
 
     ``step`` is the smallest step between labels, in ``unit``.
     """
-    bias = errors.biases[0]
-    is_biased = (
-        not same_care
-        and bias.low * bias.high > 0
-        and abs(bias.value) > max(_SMALL_BIAS * errors.noise.value, step / 2)
-    )
-    found = _BY_LABELS[
-        _ONE_DIRECTION if is_biased and errors.has_peak else _row(kind, errors, step)
-    ]
-    first = ""
-    if is_biased and not errors.has_peak:
-        amount = f"{abs(bias.value):.3g}{f' {unit}' * (unit != '%')}"
-        if unit == "%":
-            amount = f"{100 * abs(bias.value):.3g} %"
-        verb = "add" if bias.value < 0 else "subtract"
-        first = f"{verb} {amount} {'to' if bias.value < 0 else 'from'} the labels first; then "
+    if RANDOM in errors.shares and errors.shares[RANDOM].value > _MOST_RANDOM:
+        return "check that both files label the same images: most labels have nothing in common"
+    bias, noise = errors.biases[0], errors.noise.value
+    is_biased = bias.low * bias.high > 0 and not same_care
+    is_biased = is_biased and abs(bias.value) > max(_SMALL_BIAS * noise, step / 2)
+    labels, first, note = _without_direction(kind, errors, step), "", ""
+    if is_biased and errors.has_peak:
+        labels = _ONE_DIRECTION
+    elif is_biased:
+        size = abs(bias.value)
+        amount = f"{100 * size:.3g} %" if unit == "%" else f"{size:.3g} {unit}".rstrip()
+        do, where = ("subtract", "inwards") if bias.value > 0 else ("add", "outwards")
+        first = f"{do} {amount} {'from' if bias.value > 0 else 'to'} the labels; then "
         if kind in (BOXES, LISTS):
-            larger = "larger" if bias.value < 0 else "smaller"
-            first = f"make the boxes {amount} {larger} on each side first; then "
-    note = ""
-    if kind == NUMBERS and found.labels == _ONE_DIRECTION:
-        note = " (measured with times)"
-    elif kind == NUMBERS and errors.noise.value > step:
-        note = " (noisy numbers are not measured; on noisy times the median gains, too)"
-    elif kind == LISTS:
-        note = " (measured with one box per image)"
+            first = f"move each edge {amount} {where}; then "
+    if kind == NUMBERS and (labels == _ONE_DIRECTION or noise > step):
+        note = " (not measured with noisy numbers; see the rows of times)"
     if same_care:
-        note += "; whether the errors have one direction, only a more careful labelling shows"
+        note += "; a more careful labelling shows whether the errors have one direction"
+    rule, evidence, result = ADVICE[labels]
     return (
-        f"{first}loss {found.loss}, rule {found.rule}, as for {found.labels!r}: {found.evidence}"
-        f"{note}; docs/choose.md, docs/results/README.md#{found.result}"
+        f"{first}loss ce, rule {rule}, as for {labels!r}: {evidence}{note}; docs/choose.md, "
+        f"docs/results/README.md#{result}"
     )
 
 
-def _row(kind: str, errors: LabelErrors, step: float) -> str:
-    noise, random = errors.noise.value, errors.shares.get("random labels")
+def _without_direction(kind: str, errors: LabelErrors, step: float) -> str:
+    """Return the row of docs/choose.md for errors without a main direction."""
+    noise = errors.noise.value
     if kind == NUMBERS:
         return "exact numbers"
     if kind in (BOXES, LISTS):
-        is_exact = noise < max(1.0, step)
-        return "exact boxes" if is_exact else "boxes with edges that are off by some pixels"
-    if noise < _FEW_MINUTES:
-        is_random = random is not None and random.low > 0
-        return "times, a few of which are wrong at random" if is_random else "exact times"
-    if noise < _TEN_MINUTES:
-        return "times that people read, off by 2 to 5 minutes in either direction"
-    return "times that are off by about 10 minutes"
+        return "exact boxes" if noise < max(1, step) else _SOME_PIXELS
+    if noise >= 1:  # minute
+        return _TEN_MINUTES if noise > 7 else _FEW_MINUTES
+    return _AT_RANDOM if errors.shares[RANDOM].low > 0 else "exact times"

@@ -9,9 +9,10 @@ lists     edges of matched objects: boxes are matched one to one by decreasing I
           whatever their labels; ignored objects are left out
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,6 @@ from mm_numeric.answers import (
     Example,
     Instance,
     Instances,
-    Measurement,
     Number,
     Polygon,
 )
@@ -50,7 +50,7 @@ LEAST_ROWS = 50
 MATCHED_IOU = 0.2
 """Two boxes of a list are the same object only if their IoU is at least this."""
 
-_SHOWN = 5  # rows whose labels are farthest apart
+_SHOWN = 5  # rows whose labels differ most
 
 
 class Pair(NamedTuple):
@@ -60,59 +60,45 @@ class Pair(NamedTuple):
     second: Example
 
 
-@dataclass(frozen=True, kw_only=True)
-class SecondLabelling:
+class SecondLabelling(NamedTuple):
     """The errors of labels, as a second labelling shows them."""
 
-    kind: str
-    """Kind of the answers: times, numbers, boxes or lists of objects."""
-
-    unit: str
-    """Unit of noise and biases: min, px, "" or, for logarithms, %."""
-
+    heading: str
     errors: LabelErrors
+    lines: list[tuple[str, Estimate, str]]
+    """Name, estimate and unit of each line of the table."""
+
+    farthest: list[tuple[float, Pair]]
+    """Distance of the labels of each row, and the row; the largest distance first."""
+
     advice: str
-    """Which loss and decoding rule fit such labels, with the evidence, in one line."""
 
-    more: Mapping[str, Estimate]
-    """Share of different labels; for lists, also of missing and extra objects, and so on."""
+    def different_rows(self, task: Task) -> list[dict[str, Any]]:
+        """Return the rows with different labels for JSON, the most different first."""
+        return [
+            {
+                "id": first.id,
+                "image": None if first.image is None else str(first.image),
+                "label": task.record(first.answer),
+                "second_label": task.record(second.answer),
+                "distance": distance,
+            }
+            for distance, (first, second) in self.farthest
+            if distance > 0
+        ]
 
-    farthest: Sequence[tuple[float, Pair]]
-    """Distance of the two labels of each row, and the row; the largest distance first."""
-
-    same_care: bool
-
-    def text(self) -> str:
-        """Return the estimates as a table, the rows with the largest distance, and the advice."""
-        care = "have errors of the same size" if self.same_care else "count as correct"
-        errors, lists = self.errors, self.kind == LISTS
-        cells = [("noise (standard deviation)", errors.noise, self.unit)]
-        names = ("larger on each side", "right", "down") if len(errors.biases) > 1 else ("",)
-        if not self.same_care:
-            for name, bias in zip(names, errors.biases, strict=True):
-                cells.append((f"bias{f' ({name})' if name else ''}", bias, self.unit))
-        shares = [*errors.shares.items(), *self.more.items()]
-        cells += [(name, share, "%" * (name != "mean IoU")) for name, share in shares]
-        table = indented_table(
-            [
-                (
-                    name,
-                    in_unit(own.value, unit),
-                    f"{in_unit(own.low, unit)} to {in_unit(own.high, unit)}",
-                )
-                for name, own, unit in cells
-            ]
-        )
-        rows = f"{len(self.farthest)} rows labelled twice, {self.kind}"
+    def text(self, task: Task) -> str:
+        """Return the estimates as a table, the rows that differ most, and the advice."""
+        table = []
+        for name, (value, low, high), unit in self.lines:
+            interval = f"{in_unit(low, unit)} to {in_unit(high, unit)}"
+            table.append((name, in_unit(value, unit), interval))
         far = "; ".join(
-            f"{pair.first.id}: {_short(pair.first.answer)} and {_short(pair.second.answer)}"
-            for distance, pair in self.farthest[:_SHOWN]
-            if distance > 0 and not lists
+            f"{row['id']}: {json.dumps(row['label']):.60} and {json.dumps(row['second_label']):.60}"
+            for row in self.different_rows(task)[:_SHOWN]
         )
-        shown = f"farthest apart: {far}\n" if far else ""
-        return (
-            f"{rows}; second labels {care}; 95 % intervals\n{table}\n{shown}advice: {self.advice}"
-        )
+        shown = f"most different: {far}\n" if far else ""
+        return f"{self.heading}\n{indented_table(table)}\n{shown}advice: {self.advice}"
 
 
 def read_pairs(task: Task, first: PreparedRows, second: PreparedRows) -> list[Pair]:
@@ -122,32 +108,31 @@ def read_pairs(task: Task, first: PreparedRows, second: PreparedRows) -> list[Pa
     if a row of the second file is not in the first, or if there are fewer than ``LEAST_ROWS``.
     """
     known, again = (
-        [question.example for question in read_questions(task, rows).values()]
-        for rows in (first, second)
+        [own.example for own in read_questions(task, f).values()] for f in (first, second)
     )
-    by_id = {example.id: example for example in known}
-    key: Callable[[Example], Any] = lambda example: example.id  # noqa: E731
-    if not any(example.id in by_id for example in again):
-        key = _question
-    rows = {key(example): example for example in known}
-    missing = [example for example in again if key(example) not in rows]
+    rows: dict[Any, Example] = {example.id: example for example in known}
+    keys: list[Any] = [example.id for example in again]
+    if not rows.keys() & keys:
+        rows = {_question(example): example for example in known}
+        keys = [_question(example) for example in again]
+        if len(rows) < len(known):
+            raise ValueError(
+                f"{second.path}: no id is in {first.path}, whose images and questions repeat; keep "
+                "the ids in the second labelling."
+            )
+    missing = [example for key, example in zip(keys, again, strict=True) if key not in rows]
     if missing:
         raise ValueError(
-            f"{missing[0].where}: neither the id {missing[0].id!r:.60} nor the image and question "
-            f"are in {first.path} (ids such as {known[0].id!r:.60}), and so for {len(missing)} of "
-            f"{len(again)} rows; keep the ids in the second labelling."
+            f"{missing[0].where}: the row {missing[0].id!r:.60} is not in {first.path}, where "
+            f"ids are such as {known[0].id!r:.60}, and so for {len(missing)} of {len(again)} rows; "
+            "keep the ids in the second labelling."
         )
-    if key is _question and len(rows) < len(known):
-        raise ValueError(
-            f"{first.path}: several rows have the same image and question, and no id is in both "
-            "files; give the rows ids."
-        )
-    pairs = [Pair(rows[key(example)], example) for example in again]
+    pairs = [Pair(rows[key], example) for key, example in zip(keys, again, strict=True)]
     for one, other in pairs:
         if one.prompt != other.prompt:
             raise ValueError(
-                f"{other.where}: the question {other.prompt!r:.60} differs from {one.prompt!r:.60} "
-                f"in {one.where}; label the same question again."
+                f"{other.where}: the question {other.prompt!r:.60} is not {one.prompt!r:.60} as in "
+                f"{one.where}; label the same question again."
             )
     if len(pairs) < LEAST_ROWS:
         raise ValueError(
@@ -161,35 +146,34 @@ def compare_labels(
     pairs: Sequence[Pair], *, log: bool = False, same_care: bool = False
 ) -> SecondLabelling:
     """Estimate the errors of the first labels of rows; ``log`` is for numbers."""
-    first = [pair.first.answer for pair in pairs]
-    second = [pair.second.answer for pair in pairs]
     kind = _kind(pairs[0].first)
     if log and kind != NUMBERS:
         raise ValueError(f"--log is for numbers, and these labels are {kind}.")
-    own = [one != other for one, other in zip(first, second, strict=True)]
-    more = {"different labels": share_of(sum(own), len(own))}
+    different = sum(first.answer != second.answer for first, second in pairs)
+    more = [("different labels", share_of(different, len(pairs)), "%")]
     if kind == LISTS:
-        data, distances, counts = _lists(first, second)
-        more |= counts
+        data, distances, own = _lists(pairs)
+        more += own
     else:
         sides = [np.array([_values(e, log=log) for e in side]) for side in zip(*pairs, strict=True)]
         data = {TIMES: _times, NUMBERS: _numbers, BOXES: _boxes}[kind](sides, log, same_care)
         distances = abs(data.values).max(axis=1).tolist()
     if kind == BOXES:
-        ious = np.array([iou(around(a), around(b)) for a, b in zip(first, second, strict=True)])
+        ious = np.array([iou(around(a.answer), around(b.answer)) for a, b in pairs])
         distances = (1 - ious).tolist()
-        more["mean IoU"] = _mean(ious)
+        more.append(("mean IoU", _mean(ious), ""))
     errors = estimate_errors(data, same_care=same_care)
     unit = "%" if log else {TIMES: "min", NUMBERS: ""}.get(kind, "px")
-    order = sorted(range(len(pairs)), key=lambda i: -distances[i])
+    names = ("bias",) if len(errors.biases) == 1 else ("larger on each side", "right", "down")
+    biases = [] if same_care else list(zip(names, errors.biases, [unit] * 3, strict=False))
+    shares = [(name, share, "%") for name, share in errors.shares.items()]
+    care = "have errors of the same distribution" if same_care else "count as correct"
     return SecondLabelling(
-        kind=kind,
-        unit=unit,
+        heading=f"{len(pairs)} rows, {kind}; second labels {care}; 95 % intervals",
         errors=errors,
+        lines=[("noise (standard deviation)", errors.noise, unit), *biases, *shares, *more],
+        farthest=sorted(zip(distances, pairs, strict=True), key=lambda own: -own[0]),
         advice=advice(kind, errors, unit, data.unit, same_care=same_care),
-        more=more,
-        farthest=[(distances[i], pairs[i]) for i in order],
-        same_care=same_care,
     )
 
 
@@ -206,7 +190,7 @@ def _kind(example: Example) -> str:
     }
     for kind, types in kinds.items():
         if isinstance(example.answer, types):
-            return TIMES if getattr(example.answer, "is_time", False) else kind
+            return kind
     raise ValueError(
         f"{example.where}: the label is of the type {type(example.answer).__name__}; a second "
         "labelling is compared for times, numbers, boxes and lists of objects."
@@ -224,8 +208,6 @@ def _values(example: Example, *, log: bool) -> list[float]:
                 f"{example.where}: the label has no time, or accepts several times; remove the row."
             )
         return [60 * fields[0] + fields[1] + fields[2] / 60]
-    if isinstance(answer, Measurement) and answer.is_time:
-        return [answer.value / 60]
     if isinstance(answer, Number):
         if log and answer.value <= 0:
             raise ValueError(f"{example.where}: --log needs numbers above 0, not {answer}.")
@@ -259,11 +241,14 @@ def _differences(
         own = [first[:, None] - form(second), second[:, None] - form(first)]
         forms[name] = shortest(np.concatenate(own[: 1 + same_care], axis=1))
     steps = np.diff(np.unique(np.concatenate(sides)))
+    unit = float(steps.min()) if len(steps) else 1.0
+    if math.isinf(period):  # errors below a hundredth of the interquartile range do not matter
+        unit = max(unit, float(np.ptp(np.percentile(second, [25, 75]))) / 100)
     return Differences(
         values=shortest(first - second),
         mixups=forms,
         log_random=log_random,
-        unit=float(steps.min()) if len(steps) else 1.0,
+        unit=unit,
         groups=np.arange(len(first)),
     )
 
@@ -285,59 +270,54 @@ def _times(sides: Sequence[Floats], log: bool, same_care: bool) -> Differences:
 
 def _numbers(sides: Sequence[Floats], log: bool, same_care: bool) -> Differences:
     def tenfold(values: Floats) -> Floats:
-        forms = (
-            (values - math.log(10), values + math.log(10)) if log else (values / 10, values * 10)
-        )
-        return np.stack(forms, axis=1)
+        ten = math.log(10)
+        return np.stack([values - ten, values + ten] if log else [values / 10, values * 10], axis=1)
 
-    extent = float(np.ptp(np.concatenate(sides)))
-    return _differences(
-        sides, {"off by a factor of 10": tenfold}, -math.log(extent or 1), same_care
-    )
+    log_random = -math.log(np.ptp(np.concatenate(sides)) or 1)
+    return _differences(sides, {"off by a factor of 10": tenfold}, log_random, same_care)
 
 
 def _boxes(sides: Sequence[Floats], log: bool, same_care: bool) -> Differences:
     def exchanged(boxes: Floats) -> Floats:
         return boxes[:, None, [1, 0, 3, 2]]
 
-    def sizes(boxes: Floats) -> Floats:
-        corner, other = boxes[:, :2], boxes[:, 2:]
-        forms = np.stack([other - corner, other + corner], axis=1)
-        return np.concatenate([np.stack([corner, corner], axis=1), forms], axis=2)
-
-    mixups = {"x and y swapped": exchanged, "size and corner mixed up": sizes}
     width, height = np.concatenate(sides)[:, 2:].max(axis=0)
-    return _differences(sides, mixups, math.log(4 / (width * height) ** 2), same_care)
+    log_random = math.log(4 / (width * height) ** 2)
+    return _differences(sides, {"x and y swapped": exchanged}, log_random, same_care)
 
 
 def _lists(
-    first: Sequence[Instances], second: Sequence[Instances]
-) -> tuple[Differences, list[float], dict[str, Estimate]]:
+    pairs: Sequence[Pair],
+) -> tuple[Differences, list[float], list[tuple[str, Estimate, str]]]:
     """Return the differences of matched boxes, the differing objects per row, and shares."""
-    matched, groups, distances, labels = [], [], [], []
-    counts = np.zeros(2, dtype=int)
-    for i, sides in enumerate(zip(first, second, strict=True)):
-        one, other = ([item for item in side.items if not item.ignore] for side in sides)
+    boxes: list[tuple[Box, Box]] = []
+    groups: list[int] = []
+    changed: list[bool] = []
+    distances, counts = [], np.zeros(2)
+    for row, pair in enumerate(pairs):
+        one, other = ([item for item in side.answer.items if not item.ignore] for side in pair)
         found = _matched(one, other)
-        matched += [(around(one[a].shape), around(other[b].shape)) for a, b in found]
-        changed = [one[a].label != other[b].label for a, b in found]
-        labels += changed
-        groups += [i] * len(found)
+        boxes += [(around(a.shape), around(b.shape)) for a, b in found]
+        groups += [row] * len(found)
+        own = [a.label != b.label for a, b in found]
+        changed += own
         counts += len(one), len(other)
-        distances.append(float(len(one) + len(other) - 2 * len(found) + sum(changed)))
-    if not matched:
-        raise ValueError("no object of the second labelling overlaps with one of the first.")
-    boxes = [np.array([_corners(own[side]) for own in matched]) for side in (0, 1)]
-    data = _differences(boxes, {}, None, same_care=False)
-    data = replace(data, groups=np.unique(groups, return_inverse=True)[1])
-    extra, missing = counts - len(matched)
-    ious = np.array([iou(*own) for own in matched])
-    shares = {
-        "missing objects": share_of(missing, counts[1]),
-        "extra objects": share_of(extra, counts[0]),
-        "another class": share_of(sum(labels), len(labels)),
-        "mean IoU": _mean(ious),
-    }
+        distances.append(float(len(one) + len(other) - 2 * len(found) + sum(own)))
+    if not boxes:
+        where = pairs[0].second.where
+        raise ValueError(f"{where}: no object here or below is in both labellings of its image.")
+    sides = [np.array([_corners(pair[side]) for pair in boxes]) for side in (0, 1)]
+    data = replace(
+        _differences(sides, {}, None, same_care=False),
+        groups=np.unique(groups, return_inverse=True)[1],
+    )
+    extra, missing = counts - len(boxes)
+    shares = [
+        ("missing objects", share_of(missing, counts[1]), "%"),
+        ("extra objects", share_of(extra, counts[0]), "%"),
+        ("another class", share_of(sum(changed), len(changed)), "%"),
+        ("mean IoU", _mean(np.array([iou(*own) for own in boxes])), ""),
+    ]
     return data, distances, shares
 
 
@@ -346,22 +326,14 @@ def _mean(values: Floats) -> Estimate:
     return Estimate(mean, mean - 1.96 * error, mean + 1.96 * error)
 
 
-def _matched(one: Sequence[Instance], other: Sequence[Instance]) -> list[tuple[int, int]]:
+def _matched(one: Sequence[Instance], other: Sequence[Instance]) -> list[tuple[Instance, Instance]]:
     pairs = [
         (iou(around(a.shape), around(b.shape)), i, j)
         for i, a in enumerate(one)
         for j, b in enumerate(other)
     ]
     found: dict[int, int] = {}
-    for overlap, i, j in sorted(pairs, key=lambda own: -own[0]):
+    for overlap, i, j in sorted(pairs, reverse=True):
         if overlap >= MATCHED_IOU and i not in found and j not in found.values():
             found[i] = j
-    return list(found.items())
-
-
-def _short(answer: Any) -> str:
-    if isinstance(answer, Box):
-        return f"[{answer.x1:g}, {answer.y1:g}, {answer.x2:g}, {answer.y2:g}]"
-    if isinstance(answer, ClockReading):
-        return ":".join(str(answer.fields.get(name)) for name in ClockReading.FIELDS[:2])
-    return f"{answer!s:.60}"
+    return [(one[i], other[j]) for i, j in found.items()]

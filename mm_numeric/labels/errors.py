@@ -4,17 +4,18 @@ Axes    n rows, e values of a label (1 for a time or a number, 4 edges of a box)
         k kinds of labels: careful, random, and one for each mix-up
 Model   Rows are independent. With a fixed probability for each kind, a label is
         - careful: the correct value plus an error. Errors of the e values have their own means (the
-          biases) and one standard deviation (the noise). They are normal; or, for one value, they
-          have an asymmetric Laplace distribution with its peak at 0 if this is more likely.
-          Exponential errors to one side, such as times that are noted late, are its limit.
+          biases) and one standard deviation (the noise). Their distribution is normal or, if this
+          is more likely, has more exact labels and longer tails: an asymmetric Laplace distribution
+          with its peak at 0, whose limit are exponential errors to one side, such as times that are
+          noted late; for boxes Student's t. Noise and biases are moments of the careful labels: the
+          distribution only decides which labels are careful.
         - random: uniform over all values, whatever is correct.
-        - a mix-up: normal about the value that the mix-up makes of the correct one. Its standard
-          deviation is that of careful labels, but at least two units of the labels.
+        - a mix-up: the value that the mix-up makes of the correct one, with an error like those of
+          careful labels and a standard deviation of at least two units of the labels.
         The second labelling is correct. With ``same_care``, it has errors of the same distribution
         instead: differences then have twice the variance, and biases cancel.
-Fit     EM (Dempster, Laird and Rubin 1977), from the median and the median absolute deviation. The
-        estimators of the asymmetric Laplace distribution are those of Kotz, Kozubowski and
-        Podgorski (2001, section 3.5).
+Fit     EM (Dempster, Laird and Rubin 1977). The estimators of the asymmetric Laplace distribution
+        are those of Kotz, Kozubowski and Podgorski (2001, section 3.5).
 95 %    Noise and biases: bootstrap-t over images, for noise of the logarithm; the probabilities of
         the kinds stay those of the fit. Shares: Wilson's interval (1927). It begins at 0 unless
         the fit without the kind is significantly less likely.
@@ -30,7 +31,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+RANDOM = "random labels"
 _RESAMPLES, _STEPS, _GAIN = 1000, 500, 1e-6
+_FREEDOM = 3.0  # of Student's t
 _FIRST_SHARE = 0.03  # of each kind but careful labels, at the first step
 _Z = 1.959964  # quantile of the normal distribution for 95 %
 
@@ -89,14 +92,11 @@ class _Fit(NamedTuple):
 
 def estimate_errors(data: Differences, *, same_care: bool = False, seed: int = 0) -> LabelErrors:
     """Estimate noise, biases and shares from differences, with 95 % intervals."""
-    names = [*["random labels"] * (data.log_random is not None), *data.mixups]
-    fit, likelihood = _fit(data, peak=False)
-    has_peak = False
-    if data.values.shape[1] == 1 and not same_care:
-        other = _fit(data, peak=True)
-        has_peak = other[1] > likelihood
-        fit, likelihood = other if has_peak else (fit, likelihood)
-    posterior = np.exp(_posterior(data, fit, peak=has_peak)[0])
+    names = [*[RANDOM] * (data.log_random is not None), *data.mixups]
+    fits = {tailed: _fit(data, tailed=tailed) for tailed in (False, True)}
+    tailed = fits[True][1] > fits[False][1]
+    fit, likelihood = fits[tailed]
+    posterior = np.exp(_posterior(data, fit, tailed=tailed)[0])
     weights = _resampled(data.groups, seed) * posterior[0]
     squares = ((data.values - fit.mean) ** 2).mean(axis=1)
     is_seen = fit.sd > data.unit / math.sqrt(12)  # more than rounding
@@ -105,17 +105,17 @@ def estimate_errors(data: Differences, *, same_care: bool = False, seed: int = 0
     noise = Estimate(*(math.sqrt(max(0.0, scale * value)) for value in noise))
     shares = {}
     for kind, name in enumerate(names, start=1):
-        needed = likelihood - _fit(data, peak=has_peak, without=kind)[1] > _Z**2 / 2
+        needed = likelihood - _fit(data, tailed=tailed, without=kind)[1] > _Z**2 / 2
         share, count = float(fit.shares[kind]), float(len(data.values))
         if needed:  # labels that may be of several kinds count less
-            count = float(((posterior[kind] - share) ** 2).sum()) / (share * (1 - share))
+            count = float(((posterior[kind] - share) ** 2).sum()) / (share * max(1 - share, 1e-12))
         own = share_of(share * count, count, of_two=same_care)
         shares[name] = own if needed else own._replace(low=0.0)
     return LabelErrors(
         noise=noise if is_seen else noise._replace(low=0.0),
         biases=tuple(_interval(own, weights) for own in _sides(data.values).T),
         shares=shares,
-        has_peak=has_peak,
+        has_peak=tailed and data.values.shape[1] == 1,
     )
 
 
@@ -163,17 +163,28 @@ def _sides(values: Floats) -> Floats:
     return np.stack([(right + bottom - left - top) / 4, (left + right) / 2, (top + bottom) / 2], 1)
 
 
-def _fit(data: Differences, *, peak: bool, without: int | None = None) -> tuple[_Fit, float]:
-    """Return the fit and its log likelihood; ``without`` is the number of a kind to leave out."""
+def _fit(data: Differences, *, tailed: bool, without: int | None = None) -> tuple[_Fit, float]:
+    """Return the fit and its log likelihood; ``without`` is the number of a kind to leave out.
+
+    The better of two fits is returned, because many labels may be equal and others noisy: one
+    starts from the median absolute error, the other from the 90th percentile.
+    """
     middle = np.median(data.values, axis=0)
-    sd = 1.4826 * float(np.median(abs(data.values - middle)))
+    half, most = np.percentile(abs(data.values - middle), [50, 90])
+    fits = (_fit_from(data, middle, sd, tailed, without) for sd in (half / 0.6745, most / 1.645))
+    return max(fits, key=lambda own: own[1])
+
+
+def _fit_from(
+    data: Differences, middle: Floats, sd: float, tailed: bool, without: int | None
+) -> tuple[_Fit, float]:
     shares = np.full(1 + (data.log_random is not None) + len(data.mixups), _FIRST_SHARE)
     shares[0] = 1
     if without is not None:
         shares[without] = 0
     fit, likelihood = _Fit(middle, sd, (sd, sd), shares / shares.sum()), -math.inf
     for _ in range(_STEPS):
-        log_kinds, log_rows = _posterior(data, fit, peak=peak)
+        log_kinds, log_rows = _posterior(data, fit, tailed=tailed)
         fit = _next_fit(data, np.exp(log_kinds))
         before, likelihood = likelihood, float(log_rows.sum())
         if likelihood - before < _GAIN:
@@ -183,7 +194,7 @@ def _fit(data: Differences, *, peak: bool, without: int | None = None) -> tuple[
 
 def _next_fit(data: Differences, posterior: Floats) -> _Fit:
     """Return the fit to the probabilities of each kind [k, n]."""
-    careful = posterior[0] / posterior[0].sum()
+    careful = posterior[0] / max(posterior[0].sum(), 1e-300)
     mean = careful @ data.values
     sd = math.sqrt(float((careful @ (data.values - mean) ** 2).mean()))
     below, above = (float(careful @ np.maximum(s * data.values[:, 0], 0)) for s in (-1, 1))
@@ -191,21 +202,21 @@ def _next_fit(data: Differences, posterior: Floats) -> _Fit:
     return _Fit(mean, sd, (below + both, above + both), posterior.mean(axis=1))
 
 
-def _posterior(data: Differences, fit: _Fit, *, peak: bool) -> tuple[Floats, Floats]:
+def _posterior(data: Differences, fit: _Fit, *, tailed: bool) -> tuple[Floats, Floats]:
     """Return the log probability of each kind [k, n] given the label, and the log density [n]."""
     least = data.unit / math.sqrt(12)  # the standard deviation of rounding
     sd = max(fit.sd, least)
-    if peak:
+    if tailed and data.values.shape[1] == 1:
         below, above = (max(side, least) for side in fit.sides)
         own = data.values[:, 0]
         careful = np.where(own < 0, own / below, -own / above) - math.log(below + above)
     else:
-        careful = _log_normal(data.values - fit.mean, sd)
+        careful = _log_density(data.values - fit.mean, sd, tailed=tailed)
     kinds = [careful]
     if data.log_random is not None:
         kinds.append(np.full(len(careful), data.log_random))
     for forms in data.mixups.values():
-        each = _log_normal(forms, max(sd, 2 * data.unit))
+        each = _log_density(forms - fit.mean, max(sd, 2 * data.unit), tailed=False)
         kinds.append(np.logaddexp.reduce(each, axis=1) - math.log(forms.shape[1]))
     with np.errstate(divide="ignore"):
         joint = np.stack(kinds) + np.log(fit.shares)[:, None]
@@ -213,7 +224,12 @@ def _posterior(data: Differences, fit: _Fit, *, peak: bool) -> tuple[Floats, Flo
     return joint - rows, rows
 
 
-def _log_normal(errors: Floats, sd: float) -> Floats:
-    """Return the log density of errors [..., e] that are independent and normal."""
-    count = errors.shape[-1]
-    return -(errors**2).sum(axis=-1) / (2 * sd**2) - count * math.log(sd * math.sqrt(2 * math.pi))
+def _log_density(errors: Floats, sd: float, *, tailed: bool) -> Floats:
+    """Return the log density of errors [..., e]: normal, or Student's t."""
+    count, squares = errors.shape[-1], (errors**2).sum(axis=-1)
+    if not tailed:
+        return -squares / (2 * sd**2) - count * math.log(sd * math.sqrt(2 * math.pi))
+    freedom, both = _FREEDOM, (_FREEDOM + count) / 2
+    scale = sd**2 * (freedom - 2)  # times the degrees of freedom
+    constant = math.lgamma(both) - math.lgamma(freedom / 2) - count / 2 * math.log(math.pi * scale)
+    return constant - both * np.log1p(squares / scale)

@@ -48,6 +48,15 @@ def test_exact_labels_have_no_noise():
     assert found.biases[0] == (0, 0, 0)
 
 
+@pytest.mark.parametrize("edges", [1, 4])
+def test_noisy_labels_among_exact_ones_are_not_random(edges):
+    rng = np.random.default_rng(0)
+    errors = rng.normal(0, 5, (N, edges)) * (rng.random((N, 1)) < 0.4)
+    found = estimate_errors(differences(errors))
+    assert found.noise.low < 5 * math.sqrt(0.4) < found.noise.high
+    assert found.shares["random labels"].low < 0.05 < found.shares["random labels"].high
+
+
 def test_mixups_are_distinguished_from_random_labels():
     errors = np.random.default_rng(0).normal(0, 5, (N, 1))
     errors[:10] += 60
