@@ -234,7 +234,7 @@ def predict(
         overrides: Changed settings of the sections task, data and predict, such as
             ``("task.other_labels=drop",)``.
         endpoint: An ``inference.endpoint.Endpoint`` (a server), which then generates the answers.
-        limit: Answer only the first ``limit`` rows.
+        limit: Answer only ``limit`` rows, which are spread evenly over the file.
         on_ray: Answer the rows in tasks of a Ray cluster, each of which reserves these
             ``config.compare.Resources``.
         reuse: Copy the answers of the last evaluation during training, if the weights, the rows and

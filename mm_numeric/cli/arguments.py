@@ -126,7 +126,7 @@ def _add_overrides(parser: argparse.ArgumentParser, text: str) -> None:
 
 def _add_limit(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
-        "--limit", type=positive, metavar="N", help=f"use only the first N {what} (default: all)"
+        "--limit", type=positive, metavar="N", help=f"use only {what} (default: all)"
     )
 
 
@@ -205,7 +205,7 @@ def _add_check_data(add: _Add) -> None:
         metavar="WIDTHxHEIGHT",
         help="image size in pixels to assume when neither the file nor the row gives one",
     )
-    _add_limit(check_data, "questions of each data source")
+    _add_limit(check_data, "the first N questions of each data source")
     check_data.add_argument(
         "--samples",
         type=positive,
@@ -275,7 +275,7 @@ def _add_predict(add: _Add) -> None:
         help="what each task of --engine ray reserves, such as gpus=1 cpus=4 memory_gib=16",
     )
     add_decoding(predict)
-    _add_limit(predict, "rows")
+    _add_limit(predict, "N rows, spread evenly over the file")
     _add_trust(predict)
 
 

@@ -328,10 +328,10 @@ class EvaluateConfig:
     but at least one evaluation."""
 
     rows: int | None = None
-    """Number of rows to evaluate, from the start of the data, at least 1; all rows if there are
-    fewer. null: 200, or fewer if these would take more than a quarter of the training time between
-    two evaluations, but at least 50; the first evaluation chooses the number for the run. In
-    ``compare``, null is 200."""
+    """Number of rows to evaluate, at least 1; all rows if there are fewer. They are spread evenly
+    over the data, which are never streamed, so that their number is known. null: 200, or fewer if
+    these would take more than a quarter of the training time between two evaluations, but at least
+    50; the first evaluation chooses the number for the run. In ``compare``, null is 200."""
 
     data: DataSource | None = None
     """Source of the rows to evaluate; null: ``data.test``."""

@@ -113,7 +113,7 @@ class DistilConfig:
     """Answers to train on, as in ``data.train.keep_answers``."""
 
     rows: int | None = None
-    """Number of training rows to answer, from the start of the data, at least 1; null: all."""
+    """Number of training rows to answer, spread evenly over the data, at least 1; null: all."""
 
     trainer: Mapping[str, Any] = field(default_factory=dict)
     """Changed ``trainer`` settings for the second training, such as ``max_steps``."""

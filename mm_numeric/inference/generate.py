@@ -57,6 +57,7 @@ from mm_numeric.inference.decode import Explorer, Generated, averaged, check_rul
 from mm_numeric.inference.endpoint import Endpoint, endpoint_answers
 from mm_numeric.inference.list_limits import ListLimits, StopLists
 from mm_numeric.inference.predictions_file import (
+    answer_order,
     answer_sections,
     claim_predictions,
     copy_evaluated,
@@ -138,9 +139,9 @@ def predict(
     with ExitStack() as stack:
         claim = partial(_claim, files, model, examples, made, endpoint, stack, reuse=reuse)
         done = ranks.on_rank_0(lambda: claim(is_shared=is_shared))
-        todo = [e.id for e in examples[:limit] if any(e.id not in ids for ids in done.values())]
-        size = 1 if endpoint else config.predict.batch_size
-        batches = open_batches(examples[:limit], size, set(todo))
+        asked, size = _asked(examples, limit, endpoint), config.predict.batch_size
+        todo = [e.id for e in asked if any(e.id not in ids for ids in done.values())]
+        batches = open_batches(asked, 1 if endpoint else size, set(todo))
         if on_ray and batches:
             _answer_on_ray(batches, model, files, done, on_ray)
             batches = []
@@ -152,6 +153,16 @@ def predict(
         ranks.gather(lambda: _append_answers(model, batches, own, done, ranks.count, endpoint))
         ranks.on_rank_0(lambda: merge_all(files.values(), examples, todo))
     return len(todo)
+
+
+def _asked(examples: list[Example], limit: int | None, endpoint: Endpoint | None) -> list[Example]:
+    """Return ``limit`` examples, spread over the file, in the order in which they are answered."""
+    asked = answer_order(examples)[:limit]
+    if endpoint is None:
+        return asked
+    # A server answers each row alone, and may cache the image of rows that follow each other.
+    chosen = {example.id for example in asked}
+    return [example for example in examples if example.id in chosen]
 
 
 def _answer_on_ray(
@@ -194,8 +205,9 @@ def _claim(
             logger.info("%s: %d of %d answers are kept", file, *kept)
         if reuse and not found[rule]:
             evaluated = Path(model.source).parent / EVALUATION / PREDICTIONS
-            same = {**made_by(model.made_by, examples, record), **answer_sections(model.config)}
-            found[rule] = copy_evaluated(evaluated, file, same, examples)
+            ordered = answer_order(examples)
+            same = {**made_by(model.made_by, ordered, record), **answer_sections(model.config)}
+            found[rule] = copy_evaluated(evaluated, file, same, ordered)
         if is_shared:  # create the file: if it is missing, a restart deletes the other ranks' files
             append_to(file).close()
     return found

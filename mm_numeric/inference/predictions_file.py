@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mm_numeric.answers import Example
 from mm_numeric.config.decoding import GREEDY, MBR, PredictConfig, is_greedy_alone
@@ -22,6 +22,10 @@ from mm_numeric.io.atomic_files import reject_link
 from mm_numeric.io.files import read_json, sha256_of, write_json, write_text
 from mm_numeric.io.log import NO_PREFIX, logger
 from mm_numeric.runs.folder import decoded_name
+
+T = TypeVar("T")
+
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 def files_of(out: Path, rules: Sequence[str]) -> dict[str, Path]:
@@ -83,9 +87,9 @@ def copy_evaluated(
     """Copy the answers of an evaluation that ``predict`` would generate again; return their ids.
 
     ``made_by`` is what would make the answers to ``examples``, with ``answer_sections``. Nothing is
-    copied unless all of it is the same, for the first samples if the evaluation had no more. An
-    answer depends a little on the other samples of its batch. Therefore an incomplete batch is only
-    copied if it is the last one of ``examples``.
+    copied unless all of it is the same, for the first samples if the evaluation had no more; the
+    samples must be in ``answer_order``. An answer depends a little on the other samples of its
+    batch. Therefore an incomplete batch is only copied if it is the last one of ``examples``.
     """
     record = record_of(answers)
     if not record.is_file():
@@ -167,6 +171,17 @@ def merge_ranks(out: Path, examples: Sequence[Example]) -> set[str]:
     for part in parts:
         part.unlink()
     return set(lines)
+
+
+def answer_order(examples: Sequence[T]) -> list[T]:
+    """Return the samples in an order whose first N are spread evenly over the file, for every N.
+
+    The first rows of a file may all be of one class. Sample ``i`` is placed by the fraction of
+    ``i`` times the golden ratio: then the gaps between the first N have at most three lengths, and
+    do not follow a period of the file.
+    """
+    places = {i: i * _GOLDEN_RATIO % 1 for i in range(len(examples))}
+    return [examples[i] for i in sorted(places, key=places.__getitem__)]
 
 
 def open_batches(examples: list[Example], size: int, todo: Set[str]) -> list[list[Example]]:

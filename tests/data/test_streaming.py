@@ -315,7 +315,8 @@ def test_a_data_set_is_trained_on_and_answered(images, tmp_path):
     train(config)
     lines = (config.output_dir / "evaluation" / "predictions.jsonl").read_text().splitlines()
     places = [json.loads(line)["image"] for line in lines]
-    assert places[1:3] == [f"{folder / 'saved'}, train, row 1, photo", None]
+    assert f"{folder / 'saved'}, train, row 1, photo" in places
+    assert None in places
     found = load(config.data.train, tmp_path)
     sent = pickle.loads(pickle.dumps(found))  # to a worker
     assert open_image(sent[0]).tobytes() == shown[0].tobytes()

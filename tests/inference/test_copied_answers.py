@@ -1,19 +1,23 @@
 """``predict(reuse=True)`` copies the answers of the last evaluation, or generates its own.
 
-The evaluation of the run answers the first 20 of 24 test rows, in batches of 8.
+The evaluation of the run answers 20 of 24 test rows, in batches of 8.
 """
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
 from finished_runs import CHECKPOINT, copy_and_enter
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mm_numeric import predict
 from mm_numeric.config.reader import read_config
 from mm_numeric.inference import generate as module
+from mm_numeric.inference.predictions_file import answer_order
 from mm_numeric.training.run import train
 
 ROWS, BATCH, EVALUATED = 24, 8, 20
@@ -50,6 +54,19 @@ def generated(trained, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "generate", counted)
     return batches
+
+
+@given(rows=st.integers(2, 400), share=st.floats(0, 1))
+def test_the_first_rows_in_the_order_of_answers_are_spread_evenly(rows, share):
+    """For every number of them; the rows may be sorted by class, or alternate between classes."""
+    count = max(2, round(share * rows))
+    order = answer_order(range(rows))
+    first = sorted(order[:count])
+    assert sorted(order) == list(range(rows))
+    gaps = [after - before for before, after in pairwise([*first, rows])]
+    assert max(gaps) <= 2 * rows / count
+    if count >= 40:
+        assert all({i % period for i in first} == set(range(period)) for period in range(2, 11))
 
 
 def answers(**options) -> bytes:

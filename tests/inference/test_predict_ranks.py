@@ -12,6 +12,7 @@ from mm_numeric.cli import main as cli
 from mm_numeric.config.compare import Resources
 from mm_numeric.inference import generate
 from mm_numeric.inference.generate import predict
+from mm_numeric.inference.predictions_file import answer_order
 from mm_numeric.models.loading import load_family, model_source, share_weights
 from mm_numeric.training.run import train
 
@@ -42,7 +43,7 @@ def test_any_number_of_ranks_writes_the_same_file_also_after_a_kill(run, tmp_pat
     assert codes[1] == -signal.SIGKILL
     assert codes[0] != 0
     assert files(out.parent) == ["p.jsonl", "p.jsonl.made_by.json", "p.jsonl.rank1"]
-    lines = whole.decode().splitlines(keepends=True)
+    lines = answer_order(whole.decode().splitlines(keepends=True))
     # Of the six batches, rank 0 has answered three, and rank 1 one.
     assert out.read_text() == "".join(lines[i] for i in (0, 1, 4, 5, 8, 9))
     part = out.with_name("p.jsonl.rank1")
@@ -124,7 +125,7 @@ def test_answers_in_another_order_are_sorted_and_a_deleted_file_is_not_resumed(r
 def test_a_task_that_starts_again_keeps_its_complete_answers(run, tmp_path, monkeypatch):
     """Two tasks, called here; the first one had been lost in its second answer."""
     out, whole = tmp_path / "p.jsonl", (run / "predictions.jsonl").read_text()
-    lines, answered = whole.splitlines(keepends=True), []
+    lines, answered = answer_order(whole.splitlines(keepends=True)), []
 
     def lose_and_map(function, shares, common, asked):
         assert [number for number, _ in shares] == [1, 2]

@@ -52,6 +52,7 @@ from mm_numeric.inference.draw import ANSWER_COLOUR, TRUE_COLOUR, draw_shapes
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.inference.list_limits import ListLimits
 from mm_numeric.inference.predictions_file import (
+    answer_order,
     answer_sections,
     made_by,
     made_with,
@@ -112,7 +113,7 @@ def with_schedule(
     settings = config.evaluate
     if settings is None or settings.every_steps is not None:
         return config
-    asked = loaded[: settings.rows or MOST_EVALUATED_ROWS]
+    asked = answer_order(loaded)[: settings.rows or MOST_EVALUATED_ROWS]
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     steps = args.max_steps
     if steps < 1:
@@ -136,11 +137,14 @@ def with_schedule(
 
 
 def evaluated_rows(config: Config, examples: list[Example]) -> list[Example]:
-    """Return the rows to evaluate during training; raise ValueError if a row has no answer."""
+    """Return the rows to evaluate during training, in ``answer_order``.
+
+    Raises ValueError if a row has no answer.
+    """
     settings = config.evaluate
     if settings is None:
         return []
-    examples = examples[: settings.rows or MOST_EVALUATED_ROWS]
+    examples = answer_order(examples)[: settings.rows or MOST_EVALUATED_ROWS]
     for example in examples:
         if example.answer is None:
             raise ValueError(
