@@ -327,9 +327,13 @@ def _is_at_guess(run: RunFiles) -> bool:
 
 def _progress(run: RunFiles) -> Iterator[str]:
     if run.finished is not None:
-        seconds = run.finished.get("seconds")
+        steps, seconds = run.finished["steps"], run.finished.get("seconds")
         took = f" in {_duration(seconds)}" if seconds is not None else ""
-        yield f"Training finished: {run.finished['steps']:,} steps{took}."
+        if own := steps - run.finished.get("resumed_after", 0):
+            last = f"; after the resume, {own:,} steps" if own < steps else ""
+            yield f"Training finished: {steps:,} steps{last}{took}."
+        else:
+            yield f"Training finished: {steps:,} steps."
     if run.answering is not None:
         return  # the section on the progress says the rest
     if run.finished is None:

@@ -153,13 +153,18 @@ def _train(
         def facts() -> dict[str, Any]:
             own = {"seconds": round(time.monotonic() - started, 1), "resumed": resume}
             more = {} if whole_run is None else whole_run()
-            return {**_facts(trainer, config, rows, modules), **own, **more}
+            return {**_facts(trainer, config, rows, modules), **own, **_after(checkpoint), **more}
 
         if config.evaluate:
             EvaluationCallback(trainer, config, family, evaluated, facts, draw)
         with translate_disk_full(folder), trainer.stopping.listening(stoppable):
             _fit_and_save(trainer, family, folder, checkpoint, facts, draw)
     return folder / MODEL
+
+
+def _after(checkpoint: Path | None) -> dict[str, int]:
+    """Return the step of the checkpoint that was resumed from, for run.json."""
+    return {"resumed_after": int(checkpoint.name.partition("-")[2])} if checkpoint else {}
 
 
 def _log_modules(trainer: NumericTrainer) -> dict[str, Any]:

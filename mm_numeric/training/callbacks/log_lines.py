@@ -26,8 +26,14 @@ class LogLines(TrainerCallback):
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Store the time and the step, to estimate the time left."""
+        """Store the time and the step, to estimate the time left; log where a resume continues."""
         self.began, self.first = time.monotonic(), state.global_step
+        if self.first:  # the checkpoint was checked and loaded
+            logger.info(
+                "Training goes on after step %d of %d (%s/checkpoint-%d).",
+                *(self.first, state.max_steps, args.output_dir, self.first),
+                extra=NO_PREFIX,
+            )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Log the last step too, so that a run of fewer than ``logging_steps`` has a loss."""

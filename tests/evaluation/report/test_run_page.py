@@ -122,6 +122,10 @@ def test_a_trained_run_names_its_settings_and_the_command_that_makes_the_rest(ru
     assert "| rows per step | 16 = 2 per device × 4 of gradient accumulation × 2 devices" in twin
     assert "| learning rate | 0." in twin
     assert "- Training finished: 100 steps in 1 min 15 s." in twin
+    for after, told in ((60, "; after the resume, 40 steps in 1 min 15 s"), (100, "")):
+        (run / "run.json").write_text(json.dumps(facts | {"resumed_after": after}))
+        assert f"- Training finished: 100 steps{told}.\n" in report(run)[1]
+    (run / "run.json").write_text(json.dumps(facts | {"batch_rows": 16}))
     assert f"`mm-numeric predict --model {run}` answers them" in twin
     write_lines(run / "predictions.jsonl", answers())
     (run / "run.json").write_text(json.dumps(facts | {"rows": None}))
