@@ -16,6 +16,11 @@ _OTHERS = (
     "proxy", "resources", "tensor_parallel", "limit",
 )  # fmt: skip
 
+_LEGEND = (
+    "The percentage after a label is the probability that the right answer has such an object; the "
+    "token probability is the mean over its tokens, which greedy `predict` writes as `scores`."
+)
+
 
 def ask(arguments: argparse.Namespace, run: Path) -> None:
     """Print the answer to a question about each image, and its confidence; draw the answers.
@@ -40,13 +45,16 @@ def ask(arguments: argparse.Namespace, run: Path) -> None:
     )
     images = _usable(images, lambda path: model.opened(path, arguments.ask))
     show(f"question: {model.question(arguments.ask)}")
-    rule = model.config.predict.rule
+    rule, has_token_scores = model.config.predict.rule, False
     for index, found in enumerate(model.answer(images or [None], arguments.ask)):
         answer = found.answers[rule]
         name = f"{images[index]}: " if images else ""
         show("\n  ".join([f"{name}{answer.summary}", *answer.lines]))
         if files:
             found.drawn(rule).save(files[images[index]])
+        has_token_scores = has_token_scores or bool(answer.token_scores)
+    if has_token_scores:
+        show(_LEGEND)
     if files:
         show(f"drawn: {arguments.draw}")
     if failed := len(given) - len(images):

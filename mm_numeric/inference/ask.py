@@ -58,6 +58,10 @@ class Answer(NamedTuple):
     labels: Sequence[str]
     """The label and the confidence of each object of the answer, such as ``cup 93 %``."""
 
+    token_scores: Sequence[float] = ()
+    """Mean token probability of each object of a greedy list; ``predict`` without a distribution
+    writes it as ``scores``."""
+
     @property
     def summary(self) -> str:
         """Return the answer and its confidence on one line."""
@@ -70,8 +74,10 @@ class Answer(NamedTuple):
         """Return a line for each object of a list; [] for other answers."""
         if not isinstance(self.answer, Instances):
             return []
-        pairs = zip(self.labels, self.answer.items, strict=True)
-        return [f"{label} {_coordinates(item)}".strip() for label, item in pairs]
+        tokens = [f", token probability {100 * score:.0f} %" for score in self.token_scores]
+        tokens = tokens or [""] * len(self.labels)
+        found = zip(self.labels, self.answer.items, tokens, strict=True)
+        return [f"{label} {_coordinates(item)}{own}".strip() for label, item, own in found]
 
 
 class Answered(NamedTuple):
@@ -203,7 +209,8 @@ class LoadedRun:
         )
         answer = self.config.task.read(line["text"], generated.frame)
         confidence = (line.get("decode") or {}).get("confidence")
-        return Answer(answer, in_words(answer, line), confidence, labels_of(answer, line))
+        shown = in_words(answer, line), confidence, labels_of(answer, line)
+        return Answer(answer, *shown, line.get("token_scores") or ())
 
 
 def prompt_of(task: Task, asked: str | None, first: str) -> str | None:

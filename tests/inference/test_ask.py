@@ -1,5 +1,7 @@
 """A loaded run answers single images as ``predict`` answers rows."""
 
+from pathlib import Path
+
 import pytest
 from clock_run import clock_images, clock_run
 
@@ -27,8 +29,8 @@ def run():
 
 def test_answers_and_confidences_are_those_of_predict(run, tmp_path):
     settings = {"constrain": True, "branches": 80, "batch_size": 2}
-    found = list(run.answer(clock_images(), compare_rules=True))
     own = predict(clock_run(), None, tmp_path / "own.jsonl", limit=3, decode="median", **settings)
+    found = list(run.answer([Path(row["image"]) for row in own.rows], compare_rules=True))
     assert len(found) == len(own.rows) == 3
     for answered, row in zip(found, own.rows, strict=True):
         assert str(answered.answers["median"].answer) == row["parsed"]
@@ -91,6 +93,10 @@ def test_answers_arein_words():
     answer = Answer(cups, in_words(cups, line), 0.5, labels_of(cups, line))
     assert answer.summary == "2 objects, confidence 50.0 %"
     assert answer.lines == ["cup 93 % [1, 2, 3, 4]", "10 % [5, 6, 7, 8]"]
+    assert answer._replace(token_scores=[0.585, 0.2]).lines == [
+        "cup 93 % [1, 2, 3, 4], token probability 58 %",
+        "10 % [5, 6, 7, 8], token probability 20 %",
+    ]
     assert labels_of(cups, {}) == ["cup", ""]
 
 
