@@ -194,8 +194,8 @@ def _mean_box_text(found: _Statistics, answer: Instance | None, *, single: bool)
         f"The mean box, [{edges}] in pixels, is the mean of the true boxes of the test rows. "
         f"Answering it {'every time' if single else 'once in every image'}"
         f"{f', as “{answer.label}”,' if answer.label else ''} results in {', '.join(results)} "
-        f"and a mean IoU of {_text(_iou(own.mean_iou()))}: a model that is no better "
-        "does not use the image."
+        f"and a mean IoU of {_text(_iou(own.mean_iou()))}. The constant answer among the guesses "
+        "is another one: of the most frequent true answers, the best for the metric."
     )
 
 

@@ -76,6 +76,7 @@ def test_the_mean_box_is_what_a_model_gets_that_does_not_look(tmp_path):
     page, twin = compared(tmp_path, "grounding", {("ce", 0): rows})
     assert table(page, "overlap")[2][:5] == ["mean box", "0.0%", "0.0%", "0.0%", "0.143"]  # 25/175
     assert "The mean box, [5, 5, 15, 15] in pixels" in page
+    assert "The constant answer among the guesses is another one: of the most" in page
     assert r"The mean box, \[5, 5, 15, 15\] in pixels" in twin
     words = [[{"box": targets[0]}, {"box": targets[0]}], [{"box": targets[0], "ignore": True}]]
     rows = [
