@@ -24,12 +24,25 @@ class ClassCounts:
         if self.dropped:
             yield "dropped objects", f"{in_words(self.dropped)}; these classes are not asked for"
 
+    def all_dropped(self) -> str | None:
+        """Return a sentence on the dropped objects if none is kept, with the setting to change."""
+        if not self.dropped or any(self.objects.values()):
+            return None
+        names = names_in_words([name for name in self.dropped if name], 300)
+        return (
+            f"all {sum(self.dropped.values()):,} objects are dropped, because their classes are "
+            f"not asked for: {in_words(self.dropped)}; set task.classes: [{names}]."
+        )
+
     def warnings(self, too_long: Mapping[str, int]) -> Iterator[str]:
         """Yield a sentence about each class that prompts name, but that no answer has.
 
         ``too_long`` maps a class to the number of its objects in rows that were dropped because
         they are too long.
         """
+        if not any(too_long.values()) and (text := self.all_dropped()):
+            yield text
+            return
         absent = []
         for name in (name for name, count in self.objects.items() if count == 0):
             near = get_close_matches(name, self.dropped, n=1)

@@ -56,6 +56,7 @@ from mm_numeric.losses.term import MANY_DIGITS
 from mm_numeric.models.loading import family_class, load_family, quiet_unless_terminal
 from mm_numeric.numbers.spans import TokenNumber
 from mm_numeric.registry import scorer_of
+from mm_numeric.tasks.base import Task
 
 _BATCHES = 16  # number of batches that are collated
 _LOW_CEILING = 0.9  # with a lower ceiling, the answers or their format are most likely wrong
@@ -102,7 +103,7 @@ def check_data(
         _check_batches(source, checked_with, settings)
         _check_lengths(report, source)
         _compute_ceiling(report, source)
-        _name_causes(source)
+        _name_causes(source, config.task)
     lengths = [
         RowLength(e.question_tokens, e.answer_tokens, e.image_tokens)
         for e in report.sources[0].examples
@@ -441,7 +442,7 @@ def _compute_ceiling(report: DataReport, source: SourceReport) -> None:
         source.ceiling |= {name: float(value) for name, value in ranking.metrics.items()}
 
 
-def _name_causes(source: SourceReport) -> None:
+def _name_causes(source: SourceReport, task: Task) -> None:
     """Report a low ceiling with its likely cause, and add advice to problems with shapes.
 
     A ceiling is low if the main metric is a share and below 90 %. It is not reported if another
@@ -459,7 +460,10 @@ def _name_causes(source: SourceReport) -> None:
     main = source.scorer.metrics[0] if source.scorer else None
     if main is None or explained or not (main.is_share and main.higher_is_better):
         return
-    if source.ceiling[main.name] < _LOW_CEILING:
+    counts = task.count_classes(e.example for e in source.examples)
+    if counts and (dropped := counts.all_dropped()):
+        source.add_problem("no object is kept", f"{source.name} data: {dropped}")
+    elif source.ceiling[main.name] < _LOW_CEILING:
         source.add_problem(
             "a low ceiling",
             f"The correct answers, written for the model and parsed, have {main.label} "

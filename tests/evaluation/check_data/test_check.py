@@ -676,6 +676,23 @@ def test_dropped_objects_and_a_class_in_no_row_are_reported(tmp_path, capsys):
     ]
 
 
+def test_a_forgotten_list_of_classes_is_named_with_the_labels_to_set(tmp_path):
+    objects = [{"box": [1, 1, 30, 30], "label": name} for name in ("bolt", "nut", "nut")]
+    file = write_rows(tmp_path, [{"id": "1", "image": "a.png", "instances": objects}])
+    Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
+    task = {"name": "detection", "classes": ["circle", "square"], "other_labels": "drop"}
+    report = check_data(config_of(tmp_path, file, task=task))
+    told = (
+        "all 3 objects are dropped, because their classes are not asked for: 1 bolt, 2 nut; set "
+        "task.classes: [bolt, nut]."
+    )
+    for source in report.sources:
+        assert source.problems["no object is kept"].messages == [f"{source.name} data: {told}"]
+        assert "a low ceiling" not in source.problems
+    assert told in report.notes
+    assert not report.ready
+
+
 def test_a_class_whose_rows_are_too_long_is_reported_as_such(tmp_path, logged):
     airplane, apple = ({"box": [1, 1, 30, 30], "label": name} for name in ("airplane", "apple"))
     rows = [{"id": str(i), "image": "a.png", "instances": instances} for i, instances in
