@@ -34,7 +34,7 @@ from mm_numeric.inference.number_distribution import Floats
 from mm_numeric.inference.predictions_file import record_of
 from mm_numeric.io.files import read_json, sha256_of, write_json
 from mm_numeric.io.log import logger
-from mm_numeric.runs.folder import CALIBRATION, decoded_name
+from mm_numeric.runs.folder import CALIBRATION, decoded_name, differences_text
 
 FEWEST = 20
 """Smallest number of questions that a calibration is fitted to."""
@@ -284,13 +284,12 @@ def read_calibration(run: Path, rule: str) -> Calibration | None:
 def check_settings(found: Calibration, settings: Mapping[str, Any], run: Path) -> None:
     """Raise ValueError if ``settings`` differ from those of the answers of the fit."""
     one, two = ({**own, **own["decode"]} for own in (found.settings, settings))
-    for name in sorted((one.keys() | two.keys()) - {"decode"}):
-        if one.get(name) != two.get(name):
-            raise ValueError(
-                f"{run / decoded_name(CALIBRATION, found.rule)} was fitted to answers with other "
-                f"settings ({name} is {one.get(name)} there and {two.get(name)} here); predict "
-                "with the same ones, fit it again (`mm-numeric calibrate`), or delete the file."
-            )
+    if different := differences_text({**one, "decode": None}, {**two, "decode": None}):
+        raise ValueError(
+            f"{run / decoded_name(CALIBRATION, found.rule)} was fitted to answers with other "
+            f"settings ({different}); predict with the same ones, fit it again (`mm-numeric "
+            "calibrate`), or delete the file."
+        )
 
 
 def fit_calibration(

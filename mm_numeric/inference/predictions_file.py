@@ -21,7 +21,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.io.atomic_files import reject_link
 from mm_numeric.io.files import read_json, sha256_of, write_json, write_text
 from mm_numeric.io.log import NO_PREFIX, logger
-from mm_numeric.runs.folder import decoded_name
+from mm_numeric.runs.folder import decoded_name, differences_text
 
 T = TypeVar("T")
 
@@ -132,14 +132,11 @@ def claim_predictions(
     if not any(path.stat().st_size for path in (out, *_parts(out)) if path.exists()):
         write_json(record, own, indent=1)
     theirs = _parse_object(record.read_text(encoding="utf-8"), record) if record.exists() else {}
-    for key in {**own, **theirs}:
-        value = own.get(key)
-        if theirs.get(key) != value:
-            raise ValueError(
-                f"{out} contains predictions of another run, of other rows or with other settings "
-                f"({key} is {theirs.get(key)} there and {value} here); choose another file "
-                "with --out, or delete it."
-            )
+    if different := differences_text(theirs, own):
+        raise ValueError(
+            f"{out} contains predictions of another run, of other rows or with other settings "
+            f"({different}); choose another file with --out, or delete it."
+        )
     return merge_ranks(out, examples)
 
 

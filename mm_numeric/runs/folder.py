@@ -28,9 +28,10 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ _LEFTOVERS = (
     "*.unfinished",
 )  # fmt: skip
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
+_MOST_NAMED = 5  # most settings named in an error message
 _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 
 
@@ -110,13 +112,13 @@ def contains_run(
         return False
     stored, own = stored_settings(folder), config.to_dict()
     # Compare these settings first, because reading the stored config imports the modules it names.
-    difference = _first_difference(named_code(stored), named_code(own))
-    if difference is None:
+    different = differences_text(named_code(stored), named_code(own))
+    if not different:
         theirs = _moved(_read(folder, stored).to_dict(), own)
-        difference = _first_difference(_without(theirs, ignore), _without(own, ignore))
-    if difference:
+        different = differences_text(_without(theirs, ignore), _without(own, ignore))
+    if different:
         raise ValueError(
-            f"{folder} contains another run: {difference}. Choose another folder, such as "
+            f"{folder} contains another run: {different}. Choose another folder, such as "
             f"{key}=runs/other, or delete this one."
         )
     return True
@@ -267,16 +269,26 @@ def versions() -> dict[str, str]:
     return ours | {name: version(name) for name in _PACKAGES}
 
 
-def _first_difference(theirs: Any, mine: Any, at: str = "") -> str | None:
+def differences_text(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
+    """Return the settings that differ as text, ``KEY is 2 there and 3 here``; "" if none does.
+
+    At most five of them are named. ``theirs`` are stored settings, and ``mine`` the present ones.
+    """
+    found = list(_differences(theirs, mine, ""))
+    more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+    return "; ".join([*found[:_MOST_NAMED], *more])
+
+
+def _differences(theirs: Any, mine: Any, at: str) -> Iterator[str]:
     if isinstance(theirs, list | tuple) and isinstance(mine, list | tuple):
-        theirs, mine = dict(enumerate(theirs)), dict(enumerate(mine))
-    if isinstance(theirs, dict) and isinstance(mine, dict):
+        entries = _differences(dict(enumerate(theirs)), dict(enumerate(mine)), at)
+        yield from islice(entries, 1)  # the others would hide other settings
+    elif isinstance(theirs, Mapping) and isinstance(mine, Mapping):
         for key in sorted({*theirs, *mine}):
-            found = _first_difference(theirs.get(key), mine.get(key), f"{at}.{key}".lstrip("."))
-            if found:
-                return found
-        return None
-    return None if theirs == mine else f"{at} is {theirs!r:.60} there and {mine!r:.60} here"
+            yield from _differences(theirs.get(key), mine.get(key), f"{at}.{key}".lstrip("."))
+    elif theirs != mine:
+        there, here = ("not set" if own is None else f"{own!r:.60}" for own in (theirs, mine))
+        yield f"{at} is {there} there and {here} here"
 
 
 _CHECKOUT = Path(__file__).parents[2]

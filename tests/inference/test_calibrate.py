@@ -158,9 +158,9 @@ def test_other_settings_than_those_of_the_fit_are_one_sentence(tmp_path):
     made = some_calibration()
     check_settings(made, made.settings, tmp_path)
     for change, message in [
-        ({"run": "2b"}, "run is 1a there and 2b here"),
+        ({"run": "2b"}, "run is '1a' there and '2b' here"),
         ({"decode": {"rule": "median", "mass": 0.9}}, "mass is 0.99 there and 0.9 here"),
-        ({"constrain": True}, "constrain is None there and True here"),
+        ({"constrain": True}, "constrain is not set there and True here"),
     ]:
         with pytest.raises(ValueError, match=f"fitted to answers with other settings .{message}"):
             check_settings(made, {**made.settings, **change}, tmp_path)

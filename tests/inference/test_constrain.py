@@ -359,12 +359,12 @@ def test_predict_writes_only_times(run, tmp_path, capsys):
     assert len(lines) == 12
     assert all(line["parsed"] == line["text"] for line in lines)
     assert json.loads((tmp_path / "p.jsonl.made_by.json").read_text())["constrain"] is True
-    with pytest.raises(ValueError, match="constrain is True there and None here"):
+    with pytest.raises(ValueError, match="constrain is True there and not set here"):
         predict(run, None, out)
     plain = tmp_path / "plain.jsonl"
     predict(run, None, plain, limit=1)
     assert "constrain" not in json.loads((tmp_path / "plain.jsonl.made_by.json").read_text())
-    with pytest.raises(ValueError, match="constrain is None there and True here"):
+    with pytest.raises(ValueError, match="constrain is not set there and True here"):
         predict(run, None, plain, constrain=True)
 
 

@@ -372,9 +372,9 @@ def test_answers_of_another_server_model_or_run_are_not_mixed(config, tmp_path):
     out = tmp_path / "p.jsonl"
     with serving() as (endpoint, _):
         predict(config, None, out, endpoint=endpoint, limit=2)
-        with pytest.raises(ValueError, match=r"served_model is tiny there and large here"):
+        with pytest.raises(ValueError, match=r"served_model is 'tiny' there and 'large' here"):
             predict(config, None, out, endpoint=endpoint_of(endpoint, model="large"))
-        with pytest.raises(ValueError, match=r"endpoint is http://.* there and http"):
+        with pytest.raises(ValueError, match=r"endpoint is 'http://.* there and 'http"):
             predict(config, None, out, endpoint=endpoint_of(endpoint, url="http://h:1/v1"))
         other = tmp_path / "other.yaml"
         text = config.read_text(encoding="utf-8")

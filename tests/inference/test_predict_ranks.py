@@ -72,7 +72,7 @@ def test_ranks_share_the_rows_of_several_rules_and_one_reports_an_error(run, tmp
     assert predict_ranks.run(text, words, ranks=2) == [2, 2]
     found = [line for line in text.read_text().splitlines() if line.startswith("mm-numeric: ")]
     assert len(found) == 1
-    assert "with other settings (decode is" in found[0]
+    assert "with other settings (decode.mass is" in found[0]
 
 
 @pytest.mark.slow

@@ -74,6 +74,17 @@ def test_the_entry_of_a_list_that_differs_is_named(tmp_path):
         run_folder.contains_run(tmp_path, config_with("dog"))
 
 
+def test_all_settings_that_differ_are_named_up_to_five():
+    there = {"trainer": {"lora": None, "steps": 2, "seeds": [1, 2]}, "a": 1, "b": {"c": 1}}
+    here = {"trainer": {"steps": 3, "seeds": [1, 3, 4]}, "a": 1, "d": "x", "e": 1, "f": 2}
+    assert run_folder.differences_text(there, here) == (
+        "b is {'c': 1} there and not set here; d is not set there and 'x' here; e is not set there "
+        "and 1 here; f is not set there and 2 here; trainer.seeds.1 is 2 there and 3 here; and 1 "
+        "more"
+    )
+    assert not run_folder.differences_text(there, there)
+
+
 def git(folder, *words):
     person = ("-c", "user.name=a", "-c", "user.email=a@b")
     subprocess.run(["git", *person, *words], cwd=folder, check=True, capture_output=True)

@@ -169,13 +169,15 @@ def test_a_checkpoint_with_code_that_nobody_permitted_is_one_sentence(folder, ca
 def test_training_into_the_folder_of_another_run_executes_nothing(folder, capsys, setting, value):
     change("checkpoint/config.yaml", setting, value)
     found = error_of(capsys, "train", "checkpoint.yaml", "--resume")
-    assert f"checkpoint contains another run: {setting} is {value!r} there and None here." in found
+    assert (
+        f"checkpoint contains another run: {setting} is {value!r} there and not set here." in found
+    )
 
 
 def test_comparing_into_the_folder_of_another_comparison_executes_nothing(folder, capsys):
     change("comparison/config.yaml", "task.name", "evil:Task")
     found = error_of(capsys, "compare", "comparison.yaml")
-    assert "comparison contains another run: task is 'evil:Task' there and None here." in found
+    assert "comparison contains another run: task is 'evil:Task' there and not set here." in found
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -113,7 +113,7 @@ def test_a_kill_in_any_part_changes_nothing(run, tmp_path):
         assert json.loads((run / "run.json").read_text())["resumed"]
     assert train(config, resume=True) == run / "model"
     changed = replace(config.distil, rows=None)
-    with pytest.raises(ValueError, match=r"another run: distil\.rows is 10 there and None here"):
+    with pytest.raises(ValueError, match=r"another run: distil\.rows is 10 there and not set here"):
         train(replace(config, distil=changed), resume=True)
 
 
