@@ -23,6 +23,11 @@ from mm_numeric.tasks.class_counts import in_words, names_in_words
 MAX_LISTED = 20
 """Maximum number of reasons, and of files, in the report; .prepared.json lists all."""
 
+_MEANINGS = {
+    ("object", "left out"): " (the rows keep their other objects)",
+    ("object", "ignored"): " (kept as regions in which answers are neither right nor wrong)",
+}
+
 
 def report_text(prepared: Prepared) -> str:
     """Format the report of a conversion: counts, what was left out, checksums of the files."""
@@ -32,11 +37,15 @@ def report_text(prepared: Prepared) -> str:
     lines += [f"skipped: {count} {what}" for what, count in record["left_out"].items()]
     if prepared.bad:
         results = Counter(tuple(bad["result"].split(" ", 1)) for bad in record["bad_lines"])
-        numbers = (f"{n} {what}{'s' * (n > 1)} {done}" for (what, done), n in results.items())
+        numbers = (
+            f"{n} {what}{'s' * (n > 1)} {done}{_MEANINGS.get((what, done), '')}"
+            for (what, done), n in results.items()
+        )
         lines.append(f"invalid: {', '.join(numbers)}")
         reasons = record["reasons"]
         lines += [
-            f"  {found['count']} {found['kind']}, first at {found['where']}: {found['why']}"
+            f"  {found['count']} {found['kind']} ({found['result']}), first at {found['where']}: "
+            f"{found['why']}"
             for found in reasons[:MAX_LISTED]
         ]
         if len(reasons) > MAX_LISTED:

@@ -193,7 +193,7 @@ def test_a_wrong_folder_of_images_leaves_no_file(tmp_path, capsys):
     assert prepare_command.run("coco", words)
     assert len(rows.read_text(encoding="utf-8").splitlines()) == 1
     report = capsys.readouterr().out
-    start = f"invalid: 2 rows left out\n  2 image, first at {path}, image 4: "
+    start = f"invalid: 2 rows left out\n  2 image (row left out), first at {path}, image 4: "
     assert start in report
     assert report.endswith(f" data.test.images={tmp_path / 'images'}\n")
     with pytest.raises(ValueError, match=r"prepared\.json exists; name another file"):

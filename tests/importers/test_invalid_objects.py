@@ -13,6 +13,7 @@ import re
 import pytest
 from importing import json_file, make_image, outcome, text_folder
 
+from mm_numeric.cli.prepare import report_text
 from mm_numeric.importers.coco import Coco
 from mm_numeric.importers.dota import Dota
 from mm_numeric.importers.llava import LlavaImporter
@@ -278,8 +279,14 @@ FORMATS = {
 def test_an_invalid_object_costs_itself(tmp_path, name, bad, kind, why, region):
     importer, write, good, instance, _ = FORMATS[name]
     file, out = write(tmp_path, [good, bad]), tmp_path / "out.jsonl"
-    done = prepare(name.split()[0], importer, [file], out).record
-    (line,) = done["bad_lines"]
+    prepared = prepare(name.split()[0], importer, [file], out)
+    (line,) = prepared.record["bad_lines"]
+    told = "left out (the rows keep their other objects)"
+    if region is not None:
+        told = "ignored (kept as regions in which answers are neither right nor wrong)"
+    assert f"invalid: 1 object {told}\n  1 {line['kind']} ({line['result']}), first at " in (
+        report_text(prepared)
+    )
     assert why in line["why"]
     assert kind in (None, line["kind"])
     assert line["result"] == ("object left out" if region is None else "object ignored")

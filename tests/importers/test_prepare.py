@@ -115,11 +115,12 @@ def test_objects_are_counted_by_reason_with_the_first_place(capsys, tmp_path, gt
     said = run(capsys, "icdar2015", gt, "--out", out)
     why = "expected eight numbers and a transcription, found 2 numbers."
     start = f"""
-invalid: 26 objects left out, 1 row left out
-  26 numbers, first at {gt}/gt_img_3.txt, line 2: {why}
+invalid: 26 objects left out (the rows keep their other objects), 1 row left out
+  26 numbers (object left out), first at {gt}/gt_img_3.txt, line 2: {why}
 """
     end = f"  all places: bad_lines in {out}.prepared.json\n"
-    file = f"  1 file, first at {gt}/readme.txt: no line is a region of an image; the first: "
+    file = f"  1 file (row left out), first at {gt}/readme.txt: no line is a region of an image; "
+    file += "the first: "
     assert f"{start}{file}{why.replace('2', '0')}\n{end}" in said
     monkeypatch.setattr("mm_numeric.cli.prepare.MAX_LISTED", 1)
     said = run(capsys, "icdar2015", gt, "--out", out, "--force")
