@@ -6,6 +6,7 @@ Each command imports its modules when it is executed, so that ``--help`` does no
 import argparse
 import gc
 import os
+import re
 import shlex
 import signal
 import sys
@@ -161,12 +162,32 @@ def _cp(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{arguments.file} exists; name another file.")
     if not arguments.file.parent.is_dir():
         raise ValueError(f"{arguments.file.parent}: there is no such folder.")
-    with atomic_file(arguments.file) as file:
-        file.write(source.read_bytes())
+    text, folder = source.read_text(encoding="utf-8"), ""
     command = f"check {arguments.file}"
     if settings:
         command = f"train ... trainer.deepspeed={arguments.file}"
-    show(f"{arguments.file}: copied from {source.name}; use it with `mm-numeric {command}`")
+    else:
+        text, folder = _renamed(text, source.stem, arguments.file)
+        folder = folder and f", with the output folder {folder}"
+    with atomic_file(arguments.file) as file:
+        file.write(text.encode())
+    show(f"{arguments.file}: copied from {source.name}{folder}; use it with `mm-numeric {command}`")
+
+
+def _renamed(text: str, name: str, file: Path) -> tuple[str, str]:
+    """Return a config for a copy in ``file``, and its output folder, "" if the config sets none.
+
+    Otherwise, the copy would train into the folder of the config ``name``, from which it is copied,
+    and the commands in its header would use that config.
+    """
+    found = re.search(r"^ +output_dir: *([^\s'\"]+)", text, re.MULTILINE)
+    folder = re.sub(r"[^\w.-]", "_", file.stem)
+    folder = Path(found[1]).with_name(folder).as_posix() if found else ""
+    for old, new in ((found and found[1], folder), (name, str(file))):
+        if old:
+            used = rf"(output_dir: *|mm-numeric [\w-]+ (?:--model )?|output_dir=){re.escape(old)}"
+            text = re.sub(used, r"\g<1>" + new.replace("\\", r"\\"), text)
+    return text, folder
 
 
 def _prepare(arguments: argparse.Namespace) -> None:

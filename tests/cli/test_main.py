@@ -200,9 +200,19 @@ def test_train_answers_bad_rows_with_one_line(tmp_path, rows, message):
 def test_cp_copies_and_does_not_overwrite(capsys, tmp_path):
     mine = tmp_path / "mine.yaml"
     assert cli.main(["cp", "clock_tiny", str(mine)]) == 0
-    hint = f"copied from clock_tiny.yaml; use it with `mm-numeric check {mine}`"
-    assert hint in capsys.readouterr().out
-    assert mine.read_bytes() == (CONFIGS / "clock_tiny.yaml").read_bytes()
+    hint = "copied from clock_tiny.yaml, with the output folder runs/mine; use it with `mm-numeric"
+    assert f"{hint} check {mine}`" in capsys.readouterr().out
+    text = mine.read_text(encoding="utf-8")
+    assert f"#   mm-numeric compare {mine}   " in text
+    found = read_config(str(mine), ()).to_dict()
+    assert found["trainer"].pop("output_dir") == "runs/mine"
+    assert found["compare"].pop("output_dir") == "runs/mine_compare"
+    shipped = read_config("clock_tiny", ()).to_dict()
+    del shipped["trainer"]["output_dir"], shipped["compare"]["output_dir"]
+    assert found == shipped
+    for name in CONFIGS.glob("*.yaml"):
+        copied, folder = cli._renamed(name.read_text(encoding="utf-8"), name.stem, Path("own.yaml"))
+        assert (folder, f"runs/{name.stem}" in copied) == ("runs/own", False)
     mine.write_text("mine", encoding="utf-8")
     assert cli.main(["cp", "clock_tiny", str(mine)]) == 2
     assert f"{mine} exists; name another file." in capsys.readouterr().err
