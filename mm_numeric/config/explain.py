@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ from mm_numeric.config.trainer_settings import (
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.registry import GENERATORS, TASKS, load, unknown
+
+_SCREEN = 40  # lines
 
 _SOURCES = "data.train, data.test, evaluate.data, compare.select_on"
 
@@ -67,19 +69,48 @@ class SettingText(NamedTuple):
 def explain(key: str) -> str:
     """Return the type, default and meaning of a setting, or of each setting of a section.
 
+    If these are longer than a screen, return the names of the settings of the section, and the
+    defaults and the first words of those that are in no section of their own.
+
     Args:
         key: A dotted path as in an override, such as ``trainer.learning_rate``, or the path of a
             section, such as ``data.train``. Numbers in it select one of several sources or terms.
     """
     path = ".".join(word for word in key.split(".") if not word.isdecimal())
     known = known_settings()
-    found = [str(s) for s in known if f"{s.path}.".startswith(f"{path}.")]
+    found = [s for s in known if f"{s.path}.".startswith(f"{path}.")]
     if not found:
         section, _, name = path.rpartition(".")
         meant = SHORT_NAMES.get(name) if section in ("", "trainer") else None
         meant = meant and f"trainer.{meant}"
         raise unknown(key, {s.path for s in known}, "setting", "--explain", meant)
-    return "\n\n".join(found)
+    text = "\n\n".join(map(str, found))
+    inside = [setting for setting in found if setting.path != path]
+    if text.count("\n") < _SCREEN or not inside:
+        return text
+    whole = [str(setting) for setting in found if setting.path == path]
+    return "\n\n".join([*whole, _overview(path, inside)])
+
+
+def _overview(section: str, found: Sequence[SettingText]) -> str:
+    """List the settings of a section that is longer than a screen."""
+    own = [s for s in found if not s.of and s.path.rpartition(".")[0] == section]
+    lines = [
+        textwrap.shorten(f"{s.path} = {s.default}: {s.meaning}", 100, placeholder=" …") for s in own
+    ]
+    groups: dict[str, dict[str, None]] = {}
+    if len(own) > _SCREEN:
+        lines, groups[section] = [], dict.fromkeys(s.path.rpartition(".")[2] for s in own)
+    for setting in found:
+        name, _, inside = setting.path.removeprefix(f"{section}.").partition(".")
+        title = f"{section}.{name}" if inside else f"{section} ({setting.of})"
+        if inside or setting.of:
+            groups.setdefault(title, {})[inside.partition(".")[0] or name] = None
+    for title, names in groups.items():
+        text = f"{title}: {', '.join(names)}"
+        lines += textwrap.wrap(text, 100, subsequent_indent="    ", break_on_hyphens=False)
+    example = (own or found)[0].path
+    return "\n".join([*lines, f"Explain one of them: mm-numeric check --explain {example}"])
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 import pytest
 
 from mm_numeric.cli import main as cli
-from mm_numeric.config.explain import explain
+from mm_numeric.config.explain import SECTIONS, explain
 from mm_numeric.config.reader import read_config
 from mm_numeric.config.trainer_settings import trainer_settings
 
@@ -40,11 +40,22 @@ def test_the_name_of_another_trainer(key):
 
 def test_a_section_and_a_source_of_a_list():
     for key in ("data.train", "data.train.0"):
-        titles = [line for line in explain(key).splitlines() if line and line[0] != " "]
-        assert titles[:3] == ["data.train", "data.train.path", "data.train.dataset"]
-    assert explain("trainer").count("\n  meaning: ") == len(trainer_settings())
+        text = explain(key)
+        assert text.startswith("data.train\n  type:    list of DataSource or DataSource\n")
+        assert "\ndata.train.path = null: A .jsonl, .jsonl.gz, .json or .csv file, a " in text
+        assert "\ndata.train.synthetic: name, rows, seed, " in text
+    names = " ".join(explain("trainer").split()).partition(" Explain ")[0]
+    assert names.removeprefix("trainer: ").split(", ") == list(trainer_settings())
     assert all(len(line) <= 100 for line in explain("task.prompt").splitlines())
-    assert "task.prompt (task clock)\n  type:    text\n" in explain("task")
+    assert "task.prompt (task clock)\n  type:    text\n" in explain("task.prompt")
+    assert "\ntask (task click): scorer, prompt\n" in explain("task")
+
+
+@pytest.mark.parametrize("section", [*SECTIONS, "data.train", "evaluate.data", "task", "trainer"])
+def test_a_section_is_explained_on_one_screen(section):
+    lines = explain(section.replace("NAME", "vision").partition(",")[0]).splitlines()
+    assert len(lines) <= 40
+    assert all(len(line) <= 100 for line in lines)
 
 
 def test_every_setting_of_a_config_is_explained():

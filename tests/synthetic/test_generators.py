@@ -185,4 +185,7 @@ def test_the_settings_of_generators_are_explained():
     assert text.startswith(
         "data.train.synthetic.noise_minutes (generator clocks)\n  type:    number"
     )
-    assert "evaluate.data.synthetic.digits (generator multiplication)" in explain("evaluate.data")
+    assert (
+        "evaluate.data.synthetic (generator multiplication): name, rows, seed, categories, digits"
+        in (explain("evaluate.data.synthetic"))
+    )
