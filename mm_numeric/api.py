@@ -15,7 +15,7 @@ from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import Config
 from mm_numeric.distributed.ranks import EveryRankError, num_ranks
 from mm_numeric.io.files import read_json, read_rows
-from mm_numeric.io.log import NO_PREFIX, logger
+from mm_numeric.io.log import NO_PREFIX, logger, stage
 from mm_numeric.registry import IMPORTERS, LOCAL_ENGINE, choose, unknown
 from mm_numeric.runs.folder import (
     CALIBRATION_ANSWERS,
@@ -110,15 +110,19 @@ def run(config: Config | str | Path, *, stoppable: bool = False) -> ReportedRun:
     config = config if isinstance(config, Config) else read_config(config)
     folder = config.output_dir
     if not contains_run(folder, config):
-        _log_step(f"1/5 check-data: ready; {_checked_page(config)}")
+        with stage("1/5"):
+            page = _checked_page(config)
+        _log_step(f"1/5 check-data: ready; {page}")
     if not (folder / FINISHED).is_file():
-        train(config, resume=is_resumable(folder), stoppable=stoppable)
+        with stage("2/5"):
+            train(config, resume=is_resumable(folder), stoppable=stoppable)
         _log_step(f"2/5 train: {folder / MODEL}")
     # The folder's config names the same code as the user's config. Its section predict may differ.
     settings = {own.name: getattr(config.predict, own.name) for own in fields(config.predict)}
     if config.predict.max_new_tokens is None:
         del settings["max_new_tokens"]  # the training has measured it
-    answers = predict(folder, reuse=True, trust_remote_code=True, **settings).path
+    with stage("3/5"):
+        answers = predict(folder, reuse=True, trust_remote_code=True, **settings).path
     return _scored_and_reported(config, answers)
 
 
@@ -152,7 +156,8 @@ def _scored_and_reported(config: Config, answers: Path) -> ReportedRun:
     folder, scores, results = config.output_dir, None, results_path(answers)
     if not is_scored(answers):
         _log_step(f"3/5 predict: {answers}")
-        scores = score(answers, task_name=config.task_name, scorer=config.task.scorer)
+        with stage("4/5"):
+            scores = score(answers, task_name=config.task_name, scorer=config.task.scorer)
         _log_step(f"4/5 score: {results}")
     files = [folder / FORMATS[name] for name in ("html", "md")]
     since = results.stat().st_mtime_ns

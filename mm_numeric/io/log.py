@@ -63,6 +63,24 @@ def shows_progress() -> bool:
     return rank() == 0 and logger.isEnabledFor(logging.INFO) and sys.stderr.isatty()
 
 
+_stages: list[str] = []
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Return a context in which the titles of progress bars start with ``name``, such as 2/5."""
+    _stages.append(name)
+    try:
+        yield
+    finally:
+        _stages.pop()
+
+
+def in_stage(title: str) -> str:
+    """Return the title of a progress bar with the present stage, such as ``2/5 training``."""
+    return " ".join([*_stages[-1:], title])
+
+
 def progress(
     iterable: Iterable[Any] | None = None,
     *,
@@ -78,7 +96,7 @@ def progress(
     """
     from tqdm import tqdm  # not at import: the command line starts without it
 
-    settings: dict[str, Any] = {"desc": desc, "unit": unit, "total": total}
+    settings: dict[str, Any] = {"desc": in_stage(desc), "unit": unit, "total": total}
     if not lines or shows_progress() or rank() or not logger.isEnabledFor(logging.INFO):
         return tqdm(iterable, **settings, delay=1, disable=not shows_progress())
     has_end = total is not None or hasattr(iterable, "__len__")

@@ -11,6 +11,8 @@ from finished_runs import CHECKPOINT, copy_and_enter, stopped_after
 from PIL import Image
 
 from mm_numeric.cli.main import main
+from mm_numeric.io import log
+from mm_numeric.io.log import in_stage
 
 AGAIN = "next: mm-numeric run mine.yaml\n"
 STEPS = {
@@ -102,8 +104,13 @@ def test_a_run_goes_on_after_an_interruption_of_each_step(call):
 
 
 def test_answers_follow_the_settings_of_the_config(call):
-    """Also if they change after the training."""
-    assert call()[0] == 0
+    """Also if they change after the training. Each bar shows the step that it belongs to."""
+    titles = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "in_stage", lambda title: titles.append(in_stage(title)) or title)
+        assert call()[0] == 0
+    assert {"1/5 checking train data", "2/5 evaluating", "3/5 answering"} <= {*titles}
+    assert all(re.match(r"[1-5]/5 ", title) for title in titles)
     config = Path("mine.yaml").read_text()
     Path("mine.yaml").write_text(config.replace("max_new_tokens: 4", "max_new_tokens: 3"))
     code, out, err = call()

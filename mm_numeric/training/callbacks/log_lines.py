@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import ProgressCallback, TrainerCallback
 
-from mm_numeric.io.log import NO_PREFIX, logger
+from mm_numeric.io.log import NO_PREFIX, in_stage, logger
 
 WIDTH = 100
 
@@ -69,7 +69,10 @@ class TrainingBar(ProgressCallback):
         super().on_train_begin(args, state, control, **kwargs)
         self.values: dict[str, str] = {}
         if self.training_bar is not None:
-            self.training_bar.set_description("training")
+            self.training_bar.set_description(in_stage("training"))
+            # Steps before the resume took no time here, which would shorten the time left.
+            self.current_step = self.training_bar.initial = state.global_step
+            self.training_bar.n = self.training_bar.last_print_n = state.global_step
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Show the last loss, and the first metric of the last evaluation, after the bar."""

@@ -2,12 +2,15 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
+import tqdm
 from run_files import write_config
 
 from mm_numeric.cli import main as cli
-from mm_numeric.training.callbacks.log_lines import WIDTH, wrapped
+from mm_numeric.io.log import stage
+from mm_numeric.training.callbacks.log_lines import WIDTH, TrainingBar, wrapped
 
 NUMBER = r"-?[0-9.]+(?:e-?[0-9]+)?"
 
@@ -44,6 +47,22 @@ def test_a_line_of_each_logged_step(tmp_path, capsys, terminal):
                 value, rel=6e-3
             )
     assert "0:00:00 left" in found[2]
+
+
+def test_a_resumed_bar_estimates_the_time_left_from_its_own_steps(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(tqdm.std, "time", lambda: now)
+    state = SimpleNamespace(is_world_process_zero=True, max_steps=150, global_step=75)
+    bar = TrainingBar()
+    with stage("2/5"):
+        bar.on_train_begin(None, state, None)
+    for state.global_step in range(76, 101):
+        now += 2.0
+        bar.on_step_end(None, state, None)
+    text = str(bar.training_bar)
+    bar.training_bar.close()
+    assert text.startswith("2/5 training:  67%|")
+    assert "| 100/150 [00:50<01:40, " in text
 
 
 def test_items_are_wrapped_and_none_is_lost():
