@@ -5,10 +5,9 @@ from typing import NamedTuple
 from mm_numeric.labels.errors import RANDOM, LabelErrors
 
 TIMES, NUMBERS, BOXES, LISTS = "times", "numbers", "boxes", "lists of objects"
-_CLOCKS = "clock_evidence, planned: the median against greedy, within 1 minute"
-_ONE_DIRECTION = "labels whose errors have one direction, such as times that are noted late"
 _FEW_MINUTES = "times that people read, off by 2 to 5 minutes in either direction"
 _TEN_MINUTES = "times that are off by about 10 minutes"
+_ONE_DIRECTION = "labels whose errors have one direction, such as times that are noted late"
 _AT_RANDOM = "times, a few of which are wrong at random"
 _SOME_PIXELS = "boxes with edges that are off by some pixels"
 
@@ -24,33 +23,22 @@ class Advice(NamedTuple):
     """The heading of the experiment in docs/results/README.md, as an anchor."""
 
 
+_CLOCKS, _MEDIAN = "four-kinds-of-noise", "the median against greedy"
+_MINUTE = f"clock_evidence, planned: {_MEDIAN}, within 1 minute"
+_SUMS = f"arithmetic_smollm2, planned: {_MEDIAN}, mean absolute error -4.85"
+_EXACT_BOXES = "grounding_noise: mbr against greedy, Acc@0.75 +4.2, p 0.002"
+_NOISY_BOXES = "grounding_evidence, planned: mbr against greedy, Acc@0.75 +2.7, p 0.013"
+_NO_NOISE = "clock_noise: no difference between losses or rules is clear"
+
 ADVICE = {
-    "exact times": Advice(
-        "median or greedy",
-        "clock_noise: no difference between losses or rules is clear",
-        "noise-of-the-labels",
-    ),
-    _FEW_MINUTES: Advice(
-        "median", f"{_CLOCKS} +21.5, p < 0.001 at 5 minutes", "four-kinds-of-noise"
-    ),
-    _TEN_MINUTES: Advice("median", f"{_CLOCKS} +10.0, p 0.030", "four-kinds-of-noise"),
-    _ONE_DIRECTION: Advice(
-        "greedy, or quantile_0.3", f"{_CLOCKS} -15.7, p < 0.001", "four-kinds-of-noise"
-    ),
-    _AT_RANDOM: Advice("any", "clock_evidence, planned: no gain is clear", "four-kinds-of-noise"),
-    "exact numbers": Advice(
-        "median",
-        "arithmetic_smollm2, planned: the median against greedy, mean absolute error -4.85",
-        "sums-with-a-pretrained-model",
-    ),
-    "exact boxes": Advice(
-        "mbr", "grounding_noise: mbr against greedy, Acc@0.75 +4.2, p 0.002", "noise-of-the-boxes"
-    ),
-    _SOME_PIXELS: Advice(
-        "mbr",
-        "grounding_evidence, planned: mbr against greedy, Acc@0.75 +2.7, p 0.013",
-        "noisy-boxes-again",
-    ),
+    "exact times": Advice("median or greedy", _NO_NOISE, "noise-of-the-labels"),
+    _FEW_MINUTES: Advice("median", f"{_MINUTE} +21.5, p < 0.001 at 5 minutes", _CLOCKS),
+    _TEN_MINUTES: Advice("median", f"{_MINUTE} +10.0, p 0.030", _CLOCKS),
+    _ONE_DIRECTION: Advice("greedy, or quantile_0.3", f"{_MINUTE} -15.7, p < 0.001", _CLOCKS),
+    _AT_RANDOM: Advice("any", "clock_evidence, planned: no gain is clear", _CLOCKS),
+    "exact numbers": Advice("median", _SUMS, "sums-with-a-pretrained-model"),
+    "exact boxes": Advice("mbr", _EXACT_BOXES, "noise-of-the-boxes"),
+    _SOME_PIXELS: Advice("mbr", _NOISY_BOXES, "noisy-boxes-again"),
 }
 """Those rows of the table "By labels and task" in docs/choose.md that errors of labels decide."""
 

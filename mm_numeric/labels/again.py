@@ -112,14 +112,9 @@ def read_pairs(task: Task, first: PreparedRows, second: PreparedRows) -> list[Pa
     )
     rows: dict[Any, Example] = {example.id: example for example in known}
     keys: list[Any] = [example.id for example in again]
-    if not rows.keys() & keys:
-        rows = {_question(example): example for example in known}
-        keys = [_question(example) for example in again]
-        if len(rows) < len(known):
-            raise ValueError(
-                f"{second.path}: no id is in {first.path}, whose images and questions repeat; keep "
-                "the ids in the second labelling."
-            )
+    by_question = {_question(example): example for example in known}
+    if not rows.keys() & keys and len(by_question) == len(known):
+        rows, keys = by_question, [_question(example) for example in again]
     missing = [example for key, example in zip(keys, again, strict=True) if key not in rows]
     if missing:
         raise ValueError(

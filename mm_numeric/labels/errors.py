@@ -171,25 +171,21 @@ def _fit(data: Differences, *, tailed: bool, without: int | None = None) -> tupl
     """
     middle = np.median(data.values, axis=0)
     half, most = np.percentile(abs(data.values - middle), [50, 90])
-    fits = (_fit_from(data, middle, sd, tailed, without) for sd in (half / 0.6745, most / 1.645))
-    return max(fits, key=lambda own: own[1])
-
-
-def _fit_from(
-    data: Differences, middle: Floats, sd: float, tailed: bool, without: int | None
-) -> tuple[_Fit, float]:
     shares = np.full(1 + (data.log_random is not None) + len(data.mixups), _FIRST_SHARE)
     shares[0] = 1
     if without is not None:
         shares[without] = 0
-    fit, likelihood = _Fit(middle, sd, (sd, sd), shares / shares.sum()), -math.inf
-    for _ in range(_STEPS):
-        log_kinds, log_rows = _posterior(data, fit, tailed=tailed)
-        fit = _next_fit(data, np.exp(log_kinds))
-        before, likelihood = likelihood, float(log_rows.sum())
-        if likelihood - before < _GAIN:
-            break
-    return fit, likelihood
+    fits = []
+    for sd in (half / 0.6745, most / 1.645):  # quantiles of the normal distribution
+        fit, likelihood = _Fit(middle, sd, (sd, sd), shares / shares.sum()), -math.inf
+        for _ in range(_STEPS):
+            log_kinds, log_rows = _posterior(data, fit, tailed=tailed)
+            fit = _next_fit(data, np.exp(log_kinds))
+            before, likelihood = likelihood, float(log_rows.sum())
+            if likelihood - before < _GAIN:
+                break
+        fits.append((fit, likelihood))
+    return max(fits, key=lambda own: own[1])
 
 
 def _next_fit(data: Differences, posterior: Floats) -> _Fit:
