@@ -479,7 +479,7 @@ def _failures_section(run: RunFiles) -> Section:
 def _texts_table(rows: Sequence[ScoredRow], title: str) -> Table:
     lines = [
         [
-            Cell(content=name, limit=60, note=plain(*id_, 60) if id_ else ""),
+            Cell(content=name, limit=60, note=plain(id_[0], 60) if id_ else ""),
             Cell(content=str(row["target"]), limit=80),
             Cell(content=f"“{row['text']}”", note=str(row["reason"] or ""), css="unread"),
         ]
