@@ -175,6 +175,10 @@ def commands(page):
     return [shlex.split(match[1], comments=True) for match in ours if match]
 
 
+def config_of(arguments):
+    return arguments.config if {"config", "overrides"} <= vars(arguments).keys() else None
+
+
 def check(words):
     """Parse a command. Read the config of a command that has one, with its changed settings."""
     if len(words) == 1 or re.search(r"\.\.\.|\b[A-Z]{3,}\b", " ".join(words)):  # a pattern
@@ -186,9 +190,9 @@ def check(words):
         prepare_command._parser(arguments.format, kind).parse_args(arguments.words)
     elif "explain" in arguments and arguments.explain:
         explain(arguments.explain)
-    elif {"config", "overrides"} <= vars(arguments).keys():
-        own = arguments.config in ("mine.yaml", "compass.yaml")
-        read_comparison(YOURS if own else arguments.config, [*arguments.overrides, *rest])
+    elif config := arguments.run if getattr(arguments, "folds", None) else config_of(arguments):
+        own = config in ("mine.yaml", "compass.yaml")
+        read_comparison(YOURS if own else config, [*arguments.overrides, *rest])
     else:
         assert rest == []
 

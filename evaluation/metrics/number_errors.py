@@ -67,7 +67,7 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
     with np.errstate(over="ignore"):
         relative = np.divide(error, np.abs(wanted), out=np.zeros_like(error), where=wanted != 0)
     pairs = list(zip(predictions, targets, strict=True))
-    log_wanted, log_given = _signed_log(wanted), _signed_log(given)
+    log_wanted, log_given = signed_log(wanted), signed_log(given)
     columns = {
         "exact": np.array([p is not None and p == t for p, t in pairs], dtype=np.float64),
         "nearly_exact": np.array([_is_nearly_exact(p, t) for p, t in pairs], dtype=np.float64),
@@ -149,7 +149,8 @@ def clipped(values: Sequence[float]) -> Array:
     return np.clip(np.array(values, dtype=np.float64), -_LARGEST, _LARGEST)
 
 
-def _signed_log(values: Array) -> Array:
+def signed_log(values: Array) -> Array:
+    """Return the values on the scale sign(x) log10(1 + |x|)."""
     return np.sign(values) * np.log10(1 + np.abs(values))
 
 

@@ -13,10 +13,10 @@ from mm_numeric.cli.completion import (
     overridden_settings,
     setting_names,
 )
-from mm_numeric.cli.labels import add_labels_options
 from mm_numeric.cli.overview import EXAMPLES, CommandParser, overview, positive
 from mm_numeric.cli.predict import add_decoding, add_endpoint, add_results
 from mm_numeric.cli.score import add_decode_options, add_partial, add_score_options
+from mm_numeric.config.decoding import DECODE_RULES
 from mm_numeric.io.files import add_limit_option
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE
 
@@ -60,7 +60,7 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     _add_check(add)
     _add_prepare(add)
     _add_check_data(add)
-    add_labels_options(add("labels", "estimate the errors of labels from a second labelling"))
+    _add_labels(add)
     _add_config(add("run", "check the data, train, predict, score and report; resumable"))
     _add_train(add("train", "fine-tune a model from a config"))
     _add_predict(add)
@@ -212,6 +212,85 @@ def _add_check_data(add: _Add) -> None:
         default=12,
         metavar="N",
         help="number of questions shown on the page (default: 12)",
+    )
+
+
+def _add_labels(add: _Add) -> None:
+    labels = add("labels", "find wrong labels, or estimate their errors from a second labelling")
+    labels.add_argument(
+        "--data", type=Path, required=True, metavar="FILE", help="rows as .jsonl or .csv"
+    )
+    labels.add_argument(
+        "--again",
+        type=Path,
+        metavar="FILE",
+        help="rows of --data with a second label, 50 or more, with the same ids: estimate the "
+        "errors of the labels in --data, and print which loss and rule fit them",
+    )
+    task = labels.add_mutually_exclusive_group()
+    task.add_argument("--task", help="name of the task, such as clock, or an import path")
+    task.add_argument("--config", metavar="CONFIG", help="config with the task, in place of --task")
+    labels.add_argument(
+        "--option",
+        action="append",
+        metavar="NAME=VALUE",
+        help="option of the task, such as shape=polygon; may be repeated",
+    )
+    labels.add_argument(
+        "--log", action="store_true", help="compare numbers by their ratio, not their difference"
+    )
+    labels.add_argument(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="with --again: .jsonl file to write the rows with different labels to, the most "
+        "different first; with RUN: folder of labels.html and labels.csv (default: RUN/labels; "
+        "with --folds, OUTPUT_DIR.labels)",
+    )
+    labels.add_argument(
+        "--same-care",
+        action="store_true",
+        help="the second labels have errors of the same distribution; then the bias is unknown "
+        "(default: the second labels are correct)",
+    )
+    _add_ranking(labels)
+    _add_overrides(labels, "with --folds: setting of the config to change")
+    _add_trust(labels)
+
+
+def _add_ranking(labels: argparse.ArgumentParser) -> None:
+    labels.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="folder of a finished run that was not trained on these rows; with --folds, a config",
+    )
+    labels.add_argument(
+        "--folds",
+        type=positive,
+        metavar="N",
+        help="train N models with the config RUN, each on all rows but one fold, which it judges; "
+        "an interrupted command continues",
+    )
+    labels.add_argument(
+        "--decode",
+        choices=DECODE_RULES,
+        help="rule that chooses the answer that a label is compared with (default: median for "
+        "numbers and times, mbr for other answers)",
+    )
+    labels.add_argument(
+        "--keep", type=Path, metavar="FILE", help="write the rows without the worst ones to FILE"
+    )
+    labels.add_argument(
+        "--worst",
+        type=float,
+        metavar="Q",
+        help="share of the rows that --keep leaves out, in percent (default: 5)",
+    )
+    labels.add_argument(
+        "--images",
+        metavar="FOLDER",
+        help="folder that image paths in the rows are relative to (default: that of --data)",
     )
 
 

@@ -1,8 +1,7 @@
-"""``mm-numeric labels``: how good the labels of a data set are."""
+"""``mm-numeric labels``: how good the labels of a data set are, and which ones to look at."""
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mm_numeric.io.files import write_text
@@ -13,47 +12,18 @@ if TYPE_CHECKING:
     from mm_numeric.tasks.base import Task
 
 
-def add_labels_options(labels: argparse.ArgumentParser) -> None:
-    """Add the options of ``labels``."""
-    labels.add_argument(
-        "--data", type=Path, required=True, metavar="FILE", help="rows as .jsonl or .csv"
-    )
-    labels.add_argument(
-        "--again",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="rows of --data with a second label, 50 or more, with the same ids: estimate the "
-        "errors of the labels in --data, and print which loss and rule fit them",
-    )
-    task = labels.add_mutually_exclusive_group()
-    task.add_argument("--task", help="name of the task, such as clock, or an import path")
-    task.add_argument("--config", metavar="CONFIG", help="config with the task, in place of --task")
-    labels.add_argument(
-        "--option",
-        action="append",
-        metavar="NAME=VALUE",
-        help="option of the task, such as shape=polygon; may be repeated",
-    )
-    labels.add_argument(
-        "--log", action="store_true", help="compare numbers by their ratio, not their difference"
-    )
-    labels.add_argument(
-        "--same-care",
-        action="store_true",
-        help="the second labels have errors of the same distribution; then the bias is unknown "
-        "(default: the second labels are correct)",
-    )
-    labels.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help=".jsonl file to write the rows with different labels to, the most different first",
-    )
-
-
 def labels(arguments: argparse.Namespace) -> None:
-    """Compare the labels of rows with a second labelling, and print the errors and the advice."""
+    """Rank the labels of rows, or print their errors and advice from a second labelling."""
+    if (arguments.run is None) == (arguments.again is None):
+        raise ValueError(
+            "labels: name a run that was not trained on the rows of --data, to rank their labels, "
+            "or a second labelling with --again; one of both."
+        )
+    if arguments.again is None:
+        from mm_numeric.cli.rank_labels import rank
+
+        rank(arguments)
+        return
     from mm_numeric.labels.again import compare_labels, read_pairs
 
     task, files = _read_task(arguments)

@@ -350,11 +350,14 @@ def fit_calibration(
     )
 
 
-def known_ids(config: Config, source: Sources) -> set[str] | None:
-    """Return the ids of the rows of ``source`` whose question is also a training or test question.
+def known_ids(
+    config: Config, source: Sources, known: Sequence[Sources] | None = None
+) -> set[str] | None:
+    """Return the ids of the rows of ``source`` whose question is also a question of ``known``.
 
-    Two questions are equal if their prompts and the contents of their images are equal. If the
-    training and test rows of the run cannot be read, log a warning and return None.
+    By default, ``known`` are the training and the test rows of the config. Two questions are equal
+    if their prompts and the contents of their images are equal. If the rows of ``known`` cannot be
+    read, log a warning and return None.
     """
     from mm_numeric.data.examples import load_examples
 
@@ -367,7 +370,7 @@ def known_ids(config: Config, source: Sources) -> set[str] | None:
         return {(e.prompt, *map(content, e.images)) for e in examples}
 
     found: set[tuple[Any, ...]] = set()
-    for others in (config.data.train, config.data.test):
+    for others in (config.data.train, config.data.test) if known is None else known:
         try:
             # Sources are loaded one by one, because the same id may be in two of them.
             for each in listed(others):
