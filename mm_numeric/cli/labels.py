@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from mm_numeric.evaluation.answers.source import PreparedRows
     from mm_numeric.tasks.base import Task
 
+_OF_RUN = ("folds", "decode", "keep", "worst", "images", "trust_remote_code")
+_OF_AGAIN = ("task", "config", "option", "same_care")
+
 
 def labels(arguments: argparse.Namespace) -> None:
     """Rank the labels of rows, or print their errors and advice from a second labelling."""
@@ -19,6 +22,12 @@ def labels(arguments: argparse.Namespace) -> None:
             "labels: name a run that was not trained on the rows of --data, to rank their labels, "
             "or a second labelling with --again; one of both."
         )
+    others = _OF_AGAIN if arguments.again is None else _OF_RUN
+    for name in others:
+        if getattr(arguments, name) not in (None, False):
+            form = "--again FILE" if arguments.again is None else "RUN"
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} is an option of `mm-numeric labels {form}`; remove it.")
     if arguments.again is None:
         from mm_numeric.cli.rank_labels import rank
 

@@ -22,6 +22,10 @@ def rank(arguments: argparse.Namespace) -> None:
         raise ValueError("--worst is the share of rows that --keep leaves out; add --keep FILE.")
     if not 0 < worst < 100:
         raise ValueError(f"--worst is a percentage above 0 and below 100, not {worst:g}.")
+    if arguments.keep is not None and arguments.data.suffix != ".jsonl":
+        raise ValueError(f"--keep copies lines of a .jsonl file, not of {arguments.data}.")
+    if arguments.keep is not None and arguments.keep.resolve() == arguments.data.resolve():
+        raise ValueError(f"--keep {arguments.keep}: this is the file of --data; name another one.")
     runs, out, decode = _runs(arguments)
     from mm_numeric.labels.page import keep_rows, label_words, labels_csv, write_page
     from mm_numeric.labels.rank import judged_labels, ranked
@@ -57,6 +61,11 @@ def _runs(arguments: argparse.Namespace) -> "tuple[dict[Path, Sources | None], P
                 "trained again."
             )
         run = Path(arguments.run)
+        if run.is_file():
+            raise ValueError(
+                f"{run} is a file: name the folder of a finished run, or add --folds 5 to train "
+                "with this config."
+            )
         return {run: source}, arguments.out or run / "labels", arguments.decode
     from mm_numeric.config.reader import read_config
 

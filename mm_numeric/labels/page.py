@@ -65,15 +65,12 @@ def labels_csv(labels: Sequence[RankedLabel]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for own in labels:
-        kind, item = "", ""
-        if own.faults:
-            kind, item = fault_text(own.faults[0]).split(": ", 1)
+        kind, _, item = fault_text(own.faults[0]).partition(": ") if own.faults else ("", "", "")
         image = "" if own.example.image is None else str(own.example.image)
-        words = (own.example.id, image, *own.texts)
+        words = (csv_text(word, _WHOLE) for word in (own.example.id, image, *own.texts))
         distance = "" if math.isnan(own.distance) else f"{own.distance:.6g}"
-        numbers = (f"{own.improbability:.6g}", distance)
-        cells = (*(csv_text(word, _WHOLE) for word in words), *numbers, kind, csv_text(item))
-        writer.writerow((own.rank, *cells))
+        fault = distance, kind, csv_text(item)
+        writer.writerow((own.rank, *words, f"{own.improbability:.6g}", *fault))
     return text.getvalue()
 
 
@@ -83,10 +80,6 @@ def keep_rows(file: Path, out: Path, labels: Sequence[RankedLabel], worst: float
     ``worst`` is the share of the labels that are left out, in percent. The other lines keep their
     order and their bytes.
     """
-    if file.suffix != ".jsonl":
-        raise ValueError(f"--keep copies lines of a .jsonl file, not of {file}.")
-    if out.resolve() == file.resolve():
-        raise ValueError(f"--keep {out}: this is the file of --data; name another one.")
     count = round(worst / 100 * len(labels))
     bad = {own.example.where for own in labels[:count]}
     lines = file.read_bytes().splitlines(keepends=True)
@@ -100,14 +93,10 @@ def write_page(path: Path, labels: Sequence[RankedLabel], about: str) -> None:
     """Write the page of the worst labels, with images, as one HTML file without scripts."""
     shown = labels[:SHOWN]
     canvases = [_canvas(own) for own in shown]
-    cases = [
-        (
-            f"{own.rank}. {plain(own.example.id, 60)}",
-            plain(own.example.prompt, 120),
-            [_tile(own, on)],
-        )
-        for own, on in zip(shown, canvases, strict=True)
-    ]
+    cases = []
+    for own, on in zip(shown, canvases, strict=True):
+        title = f"{own.rank}. {plain(own.example.id, 60)}"
+        cases.append((title, plain(own.example.prompt, 120), [_tile(own, on)]))
     is_clock = isinstance(shown[0].example.answer, ClockTime)
     gallery = render(
         "gallery.html",

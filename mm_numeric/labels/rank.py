@@ -108,15 +108,9 @@ def object_faults(
 
     Objects with ``ignore`` in the label have no faults, and their matches neither.
     """
-    if not label.items or not answer.items:
-        return sorted(
-            (ObjectFault(OVERLOOKED, own, item)
-             for item, own in zip(answer.items, confidences, strict=True)),
-            key=lambda fault: -fault.score,
-        )  # fmt: skip
     shapes: list[list[Any]] = [[item.shape for item in side.items] for side in (answer, label)]
     iou = iou_matrix(*shapes)
-    names = [np.array([item.label for item in side.items]) for side in (answer, label)]
+    names = [np.array([item.label for item in side.items], object) for side in (answer, label)]
     same = names[0][:, None] == names[1]
     partner = _matched(np.where(same, iou, 0))
     left = np.ones_like(iou, dtype=np.bool_)
