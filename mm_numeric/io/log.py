@@ -96,13 +96,13 @@ def progress(
     """
     from tqdm import tqdm  # not at import: the command line starts without it
 
-    settings: dict[str, Any] = {"desc": in_stage(desc), "unit": unit, "total": total}
+    units = f" {unit}es" if unit.endswith("ch") else f" {unit}s"
+    settings: dict[str, Any] = {"desc": in_stage(desc), "unit": units, "total": total}
     if not lines or shows_progress() or rank() or not logger.isEnabledFor(logging.INFO):
         return tqdm(iterable, **settings, delay=1, disable=not shows_progress())
     has_end = total is not None or hasattr(iterable, "__len__")
     of, left = (" of {total:,g}", ", {remaining} left") if has_end else ("", "")
-    units = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
-    text = f"{{desc}}: {{n:,g}}{of} {units}{{postfix}}, {{elapsed}} so far{left}"
+    text = f"{{desc}}: {{n:,g}}{of}{units}{{postfix}}, {{elapsed}} so far{left}"
     file: Any = _Lines()
     # With miniters 0, tqdm needs no monitoring thread, which would notice slower iterations.
     own = {"file": file, "bar_format": text, "mininterval": 1, "miniters": 0, "leave": False}

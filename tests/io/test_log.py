@@ -115,6 +115,7 @@ def test_where_a_progress_bar_is_shown(monkeypatch, rank, terminal, quiet, shown
     bar = progress(range(3), desc="counting", unit="row")
     assert isinstance(bar, tqdm)
     assert bar.disable is not shown
+    assert not shown or bar.unit == " rows"
     assert list(bar) == [0, 1, 2]
 
 
