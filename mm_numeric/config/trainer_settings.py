@@ -167,6 +167,13 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
     return checked
 
 
+_DONE = {
+    "trainer.logging_steps": "the loss is logged",
+    "trainer.save_steps": "a checkpoint is saved",
+    "evaluate.every_steps": "the model is evaluated",
+}
+
+
 def step_notes(
     trainer: Mapping[str, Any], every_steps: int | None = None, rows: int | None = None
 ) -> list[str]:
@@ -195,7 +202,7 @@ def step_notes(
         )
     for name, every in limits.items():
         if 0 < steps < (every or 0):
-            notes.append(f"{name} is {every:g}, and {of}: this is done only after the last step.")
+            notes.append(f"{name} is {every:g}, and {of}: {_DONE[name]} only after the last step.")
     return notes
 
 

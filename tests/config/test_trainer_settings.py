@@ -121,7 +121,10 @@ def test_wrong_settings_are_one_sentence(settings, message):
         ({"max_steps": 40, "warmup_steps": 39, "logging_steps": 40, "save_steps": 40}, 1, 40, []),
         (
             {"max_steps": 40, "logging_steps": 41, "save_steps": 500}, None, 50,
-            ["trainer.logging_steps is 41", "trainer.save_steps is 500", "evaluate.every_steps is"],
+            ["trainer.logging_steps is 41",
+             "trainer.save_steps is 500, and the training has 40 steps (trainer.max_steps): a "
+             "checkpoint is saved only after the last step.",
+             "evaluate.every_steps is"],
         ),
         ({"warmup_steps": 50}, None, None, []),  # epochs of an unknown number of rows
         # 17 rows in batches of 4 are 5 batches, so 3 steps an epoch and 8 in 2.5 epochs.
