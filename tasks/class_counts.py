@@ -28,7 +28,7 @@ class ClassCounts:
         """Return a sentence on the dropped objects if none is kept, with the setting to change."""
         if not self.dropped or any(self.objects.values()):
             return None
-        names = names_in_words([name for name in self.dropped if name], 300)
+        names = names_in_words(sorted(name for name in self.dropped if name), 300)
         return (
             f"all {sum(self.dropped.values()):,} objects are dropped, because their classes are "
             f"not asked for: {in_words(self.dropped)}; set task.classes: [{names}]."
