@@ -85,16 +85,17 @@ def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
         form = "x, y, width, height" if xywh else "x1, y1, x2, y2"
         raise ValueError(f"{where}: a box is [{form}], not {len(numbers)} numbers.")
     x1, y1, x2, y2 = numbers
+    found = f"the box [{x1:g}, {y1:g}, {x2:g}, {y2:g}]"  # as in the file
     if xywh:
         x2, y2 = x1 + x2, y1 + y2
         finite_numbers([x2, y2], f"{where}, right and bottom edge")
     if x2 < x1 or y2 < y1:
         raise ValueError(
-            f"{where}: the box [{x1:g}, {y1:g}, {x2:g}, {y2:g}] is reversed; "
+            f"{where}: {found} is reversed; "
             + ("width and height are at least 0." if xywh else "write the smaller x and y first.")
         )
     if x1 == x2 or y1 == y2:
-        raise ValueError(f"{where}: the box [{x1:g}, {y1:g}, {x2:g}, {y2:g}] has no area.")
+        raise ValueError(f"{where}: {found} has no area.")
     return Box(x1, y1, x2, y2)
 
 

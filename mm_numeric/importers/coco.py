@@ -156,7 +156,7 @@ def _referred(item: Any, name: str, found: Container[Any]) -> Any:
     if _key(item, name) not in found:
         target = {"image_id": "images", "category_id": "categories"}[name]
         why = f"{name} {item.get(name)!r:.20} is not among the {target}."
-        raise InvalidRowError("reference", why)
+        raise InvalidRowError(name, why)
     return item[name]
 
 

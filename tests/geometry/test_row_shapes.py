@@ -38,6 +38,8 @@ def detected(*instances, task=None, **changes):
         ({"box": [1, 2, 10**400, 4]}, "line 1, box: 10{39} is not a finite number"),
         ({"box": [9, 2, 3, 4]}, r"the box \[9, 2, 3, 4\] is reversed; write the smaller"),
         ({"box": [3, 2, 3, 4]}, r"the box \[3, 2, 3, 4\] has no area"),
+        ({"box": None, "box_xywh": [9, 2, -3, 4]}, r"\[9, 2, -3, 4\] is reversed; width and hei"),
+        ({"box": None, "box_xywh": [9, 2, 0, 4]}, r"the box \[9, 2, 0, 4\] has no area"),
         ({"width": 640}, "line 1: width 640 and height None are not the pixels of an image"),
         ({"width": 640, "height": 10**400}, "height 10{39} are not the pixels of an image"),
     ],

@@ -55,12 +55,12 @@ COCO = [
     (thing(None), "box", "expected a list of numbers", None),
     (thing([1e308, 0, 1e308, 5]), "box", "right and bottom edge: inf is not a finite", None),
     *not_finite(lambda number: thing([0, 0, 5, number])),
-    (thing(category_id=99), "reference", "category_id 99 is not among the categories", BOX),
-    (thing(category_id=[1]), "reference", "category_id [1] is not among the categories", BOX),
+    (thing(category_id=99), "category_id", "category_id 99 is not among the categories", BOX),
+    (thing(category_id=[1]), "category_id", "category_id [1] is not among the categories", BOX),
     (thing(iscrowd=2), "crowd", "iscrowd must be 0 or 1, not 2", BOX),
     ({"image_id": 1}, "box", "expected a list of numbers", None),
-    (thing(image_id=99), "reference", "image_id 99 is not among the images", None),
-    (thing(image_id=[3]), "reference", "image_id [3] is not among the images", None),
+    (thing(image_id=99), "image_id", "image_id 99 is not among the images", None),
+    (thing(image_id=[3]), "image_id", "image_id [3] is not among the images", None),
     (7, "json", "expected an object, found 7", None),
 ]
 OUTLINES = [
