@@ -111,6 +111,7 @@ def test_the_text_is_read_anew(tmp_path):
             r'line 1: no "id" \(a text\) in the fields text, target',
         ),
         ([{"id": "a", "target": "7:05"}], r'line 1: no "text" \(a text\)'),
+        ([{"image_id": 1, "category_id": 1}], "COCO results, name the file of the true boxes with"),
         ([{"id": "a", "text": "7:05"}], r'line 1: no "target"; a prediction needs'),
         ([{"id": "a", "text": "7:05", "target": None}], r'line 1: no "target"'),
         ([{"id": 1.5, "text": "7:05", "target": "7:05"}], r'line 1: no "id"'),

@@ -197,7 +197,9 @@ def test_scores_of_coco_results_recommend_coco_ap(tmp_path, capsys):
     words = written(tmp_path, *crowded(2))
     assert cli.main(words) == 0
     hint = "next: --protocol coco_ap computes COCO's average precision (AP) from the scores"
-    assert capsys.readouterr().out.splitlines()[-1] == hint
+    lines = capsys.readouterr().out.splitlines()
+    assert "AP: not computed by this protocol; --protocol coco_ap computes it" in lines
+    assert lines[-1] == hint
     assert cli.main([*words, "--protocol", "coco_ap"]) == 0
     assert "next:" not in capsys.readouterr().out
 
