@@ -146,10 +146,9 @@ def label_lines(scores: Scores) -> list[str]:
     if not scores.has_labels:
         return []
     if scores.ranking is None:
-        reason = ", because it ranks objects by confidence, and all are equal or missing"
-        if "truth" in scores.source:
-            reason = " by this protocol; --protocol coco_ap computes it"
-        lines = [f"AP: not computed{reason}"]
+        unranked = ", because it ranks objects by confidence, and all are equal or missing"
+        other = " by this protocol; --protocol coco_ap computes it"
+        lines = [f"AP: not computed{other if 'truth' in scores.source else unranked}"]
     else:
         lines = [f"AP by the rules of {scores.ranking.title}, of objects ranked by confidence"]
     if len(rows) > MOST_LABELS_SHOWN:

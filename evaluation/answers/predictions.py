@@ -113,15 +113,11 @@ def _last_of_each_id(
 def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> None:
     for key in ("id", "text"):
         if not isinstance(row.get(key), str):
-            cure = (
-                "For COCO results, name the file of the true boxes with --truth."
-                if {"image_id", "category_id"} <= row.keys()
-                else "For files of other tools, name the file of the rows with --rows, or the "
-                "field of the correct answers with --target."
-            )
             raise ValueError(
                 f'{where}: no "{key}" (a text) in the fields {", ".join(row)}; a prediction needs '
-                f"id, text, target. {cure}"
+                "id, text, target. For files of other tools, name the file of the rows with "
+                "--rows, or the field of the correct answers with --target; for COCO results, "
+                "name the file of the true boxes with --truth."
             )
     if row.get("target") is None:
         raise ValueError(

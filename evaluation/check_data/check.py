@@ -541,9 +541,7 @@ def _class_warnings(report: DataReport) -> Iterator[str]:
     source, task = report.sources[0], report.config.task
     counts = task.count_classes(e.example for e in source.examples)
     too_long = task.count_classes(source.too_long)
-    if _NONE_KEPT in source.problems:
-        return  # this problem names the classes
-    if source.examples and counts and too_long:
+    if source.examples and counts and too_long and _NONE_KEPT not in source.problems:
         yield from counts.warnings(too_long.objects)
 
 

@@ -323,8 +323,6 @@ def score_answers(arguments: argparse.Namespace) -> None:
         out=arguments.out,
     )
     show(results_table(scores))
-    if truth is not None and not is_text and arguments.protocol is None:
-        show("next: --protocol coco_ap computes COCO's average precision (AP) from the scores")
 
 
 def decode_answers(arguments: argparse.Namespace) -> None:

@@ -167,13 +167,6 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
     return checked
 
 
-_DONE = {
-    "trainer.logging_steps": "the loss is logged",
-    "trainer.save_steps": "a checkpoint is saved",
-    "evaluate.every_steps": "the model is evaluated",
-}
-
-
 def step_notes(
     trainer: Mapping[str, Any], every_steps: int | None = None, rows: int | None = None
 ) -> list[str]:
@@ -200,9 +193,10 @@ def step_notes(
             f"trainer.warmup_steps is {warmup:g}, and {of}: the learning rate does not reach "
             "trainer.learning_rate."
         )
-    for name, every in limits.items():
+    done = ("the loss is logged", "a checkpoint is saved", "the model is evaluated")
+    for (name, every), what in zip(limits.items(), done, strict=False):
         if 0 < steps < (every or 0):
-            notes.append(f"{name} is {every:g}, and {of}: {_DONE[name]} only after the last step.")
+            notes.append(f"{name} is {every:g}, and {of}: {what} only after the last step.")
     return notes
 
 
