@@ -60,7 +60,6 @@ from mm_numeric.tasks.base import Task
 
 _BATCHES = 16  # number of batches that are collated
 _LOW_CEILING = 0.9  # with a lower ceiling, the answers or their format are most likely wrong
-_NONE_KEPT = "no object is kept"
 
 
 def check_data(
@@ -463,7 +462,7 @@ def _name_causes(source: SourceReport, task: Task) -> None:
         return
     counts = task.count_classes(e.example for e in source.examples)
     if counts and (dropped := counts.all_dropped()):
-        source.add_problem(_NONE_KEPT, f"{source.name} data: {dropped}")
+        source.add_problem("no object is kept", f"{source.name} data: {dropped}")
     elif source.ceiling[main.name] < _LOW_CEILING:
         source.add_problem(
             "a low ceiling",
@@ -541,7 +540,7 @@ def _class_warnings(report: DataReport) -> Iterator[str]:
     source, task = report.sources[0], report.config.task
     counts = task.count_classes(e.example for e in source.examples)
     too_long = task.count_classes(source.too_long)
-    if source.examples and counts and too_long and _NONE_KEPT not in source.problems:
+    if source.examples and counts and too_long and "no object is kept" not in source.problems:
         yield from counts.warnings(too_long.objects)
 
 

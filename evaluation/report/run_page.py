@@ -504,7 +504,8 @@ def _batch(run: RunFiles) -> str:
     rows = (run.finished or {}).get("batch_rows", 0)
     if not rows or rows % (size * accumulated):  # the run was resumed on another number of ranks
         return f"{rows:,}" if rows else text
-    return f"{rows:,} = {text} × {rows // (size * accumulated)} devices"
+    devices = rows // (size * accumulated)
+    return f"{rows:,} = {text} × {devices} device{'s' * (devices != 1)}"
 
 
 def _facts_section(run: RunFiles) -> Section:

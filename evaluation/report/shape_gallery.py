@@ -247,7 +247,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
         shape_sections.size_section(found, pooled, single=single),
         None if single else shape_sections.detection_section(pooled, matched, seeds),
         _gallery(folder, styles, scores, "shapes"),
-        shape_sections.invalid_answers_section(pooled),
+        shape_sections.invalid_answers_section(pooled, seeds),
     ]
     return [chapter for chapter in chapters if chapter is not None]
 

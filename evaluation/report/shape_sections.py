@@ -251,15 +251,15 @@ _INVALID = {
 """Column of scores.jsonl that counts invalid parts of an answer -> its name in tables."""
 
 
-def invalid_answers_section(rows: Pooled) -> Section | None:
+def invalid_answers_section(rows: Pooled, seeds: str) -> Section | None:
     """Return the section on truncated answers and invalid shapes; None if they are not counted."""
     columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
     if not columns:
         return None
     text = (
-        "Answers of which only a part is valid: their valid shapes were scored. All seeds "
-        "together. Malformed: not the right number of coordinates. Invalid: shapes without area, "
-        "and polygons that intersect themselves."
+        f"Answers of which only a part is valid: their valid shapes were scored.{seeds} "
+        "Malformed: not the right number of coordinates. Invalid: shapes without area, and "
+        "polygons that intersect themselves."
     )
     lines = [["answers", *(f"{len(own):,}" for own in rows.values())]]
     for column in columns:

@@ -155,8 +155,7 @@ def _referred(item: Any, name: str, found: Container[Any]) -> Any:
         raise InvalidRowError("json", f"expected an object, found {item!r:.40}.")
     if _key(item, name) not in found:
         target = {"image_id": "images", "category_id": "categories"}[name]
-        why = f"{name} {item.get(name)!r:.20} is not among the {target}."
-        raise InvalidRowError(name, why)
+        raise InvalidRowError(name, f"{name} {item.get(name)!r:.20} is not among the {target}.")
     return item[name]
 
 

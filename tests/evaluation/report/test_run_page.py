@@ -120,6 +120,8 @@ def test_a_trained_run_names_its_settings_and_the_command_that_makes_the_rest(ru
     assert "| objective | ntil" in twin
     assert "| adapters | LoRA, rank 4, alpha 8" in twin
     assert "| rows per step | 16 = 2 per device × 4 of gradient accumulation × 2 devices" in twin
+    (run / "run.json").write_text(json.dumps(facts | {"batch_rows": 8}))
+    assert "4 of gradient accumulation × 1 device |" in report(run)[1]
     assert "| learning rate | 0." in twin
     assert "- Training finished: 100 steps in 1 min 15 s." in twin
     for after, told in ((60, "; after the resume, 40 steps in 1 min 15 s"), (100, "")):

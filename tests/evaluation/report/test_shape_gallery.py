@@ -144,7 +144,8 @@ def test_cut_and_malformed_answers_are_counted(tmp_path, monkeypatch):
     ]
     assert scored[2]["reason"] == "an odd number of coordinates"
     scored = [counted(row) for row in scored]
-    page, _ = compared(tmp_path, "text_detection", {("ce", 0): scored})
+    page, twin = compared(tmp_path, "text_detection", {("ce", 0): scored})
+    assert "their valid shapes were scored. Malformed: not" in twin  # one seed
     assert table(page, "broken")[1:4] == [
         ["answers", "5"],
         ["answers that end within a shape", "1"],
