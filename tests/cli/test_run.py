@@ -85,7 +85,7 @@ def test_a_run_goes_on_after_an_interruption_of_each_step(call):
     assert "stopped by SIGINT; saved all/checkpoint-4: resume with the same command" in err
     err = assert_interrupted(call, "predict", "check-data")
     assert json.loads(Path("all/run.json").read_text())["resumed_after"] == 4
-    assert "\nTraining goes on after step 4 of 8 (all/checkpoint-4).\n" in err
+    assert "\nTraining resumes after step 4 of 8 (all/checkpoint-4).\n" in err
     assert re.search(r"\nstep 8/8  evaluation  accuracy_interpolation \S+ [▁█]{2}  mae_in", err)
     assert "2/5 train: all/model\n16 of 24 answers are those of the last evaluation: " in err
     assert "3/5" not in err

@@ -30,7 +30,7 @@ class LogLines(TrainerCallback):
         self.began, self.first = time.monotonic(), state.global_step
         if self.first:  # the checkpoint was checked and loaded
             logger.info(
-                "Training goes on after step %d of %d (%s/checkpoint-%d).",
+                "Training resumes after step %d of %d (%s/checkpoint-%d).",
                 *(self.first, state.max_steps, args.output_dir, self.first),
                 extra=NO_PREFIX,
             )
