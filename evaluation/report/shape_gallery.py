@@ -55,7 +55,7 @@ _MAX_CROP = 0.75  # an image is not cropped if the crop would keep more than thi
 
 
 _TAG_LETTERS = 24  # a longer label is truncated in a drawing
-TAG_SHARE = 11 / 240, 11 / 300  # font size: 11 pixels in a tile of 240 x 300 pixels
+_TAG_SHARE = 11 / 240, 11 / 300  # font size: 11 pixels in a tile of 240 x 300 pixels
 
 
 class Tag(NamedTuple):
@@ -150,9 +150,9 @@ def _tile(style: SeriesStyle, row: ScoredRow, on: Canvas, anchor: str) -> Tile:
     left, top, width, height = on.region
     edge = 0.015 * max(width, height)  # lines at the edge of the image must not be clipped
     view = Box(left - edge, top - edge, left + width + edge, top + height + edge)
-    em = max(share * size for share, size in zip(TAG_SHARE, (width, height), strict=True))
+    em = max(share * size for share, size in zip(_TAG_SHARE, (width, height), strict=True))
     labels = _labels(row, pairs, len(drawn))
-    tags = label_tags(labels, view, em)
+    tags = _label_tags(labels, view, em)
     if len(tags) < len(labels):
         words += f", {len(labels) - len(tags)} labels not drawn"
     drawing = render(
@@ -198,7 +198,7 @@ def _labels(row: ScoredRow, pairs: MatchedShapes, drawn: int) -> list[tuple[str,
     ]
 
 
-def label_tags(labels: Sequence[tuple[str, str, Box]], view: Box, em: float) -> list[Tag]:
+def _label_tags(labels: Sequence[tuple[str, str, Box]], view: Box, em: float) -> list[Tag]:
     """Place labels at their boxes within ``view``; leave out labels that would cover others.
 
     ``em`` is the font size in pixels of the image. A true label is at the upper edge of its box, a

@@ -4,7 +4,7 @@ Colours and hands are the same as in the image galleries of reports.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
@@ -14,7 +14,7 @@ from mm_numeric.evaluation.metrics.matching import is_drawable
 from mm_numeric.geometry.row_shapes import corners
 
 TRUE_COLOUR, ANSWER_COLOUR = "#1550c8", "#f06a0a"
-_LINE_PX, _POINT_PX = 2, 4  # width of an outline, radius of a point
+_LINE_PX, _POINT_PX = 3, 4  # width of an outline, radius of a point
 _SIDES_PX = 480, 1280  # limits of the longer edge of an image with a drawn answer
 _HANDS = ((1, 25, 4.2), (12, 39, 2.4))  # turns in 12 hours, length and width in % of the image
 _TEXT_PX = 18
@@ -34,19 +34,26 @@ def draw_shapes(
     *,
     scale: float = 1.0,
     texts: Sequence[str] = (),
+    below: bool = False,
 ) -> None:
-    """Draw the outline of each object, with coordinates multiplied by ``scale``, and its text."""
+    """Draw the outline of each object, with coordinates multiplied by ``scale``, and its text.
+
+    The text is above the object, or below it.
+    """
     draw = ImageDraw.Draw(image)
     for number, item in enumerate(items):
         if not is_drawable(item.shape):
             continue
         points = [(scale * x, scale * y) for x, y in corners(item.shape)]
-        draw.line([*points, points[0]], fill=colour, width=_LINE_PX)
+        for fill, wider in (("white", 2), (colour, 0)):
+            draw.line([*points, points[0]], fill=fill, width=_LINE_PX + wider)
         if len(points) == 1:
             ((x, y),) = points
             draw.ellipse([x - _POINT_PX, y - _POINT_PX, x + _POINT_PX, y + _POINT_PX], fill=colour)
         if texts and texts[number]:
-            at = min(x for x, _ in points), max(0.0, min(y for _, y in points) - _TEXT_PX)
+            left, top = (min(own) for own in zip(*points, strict=True))
+            edge = max(y for _, y in points) if below else top - _TEXT_PX
+            at = left, min(max(0.0, edge), image.height - _TEXT_PX)
             _write(draw, at, texts[number], background=colour)
 
 
@@ -72,16 +79,35 @@ def drawn_answer(
     Coordinates are pixels of the original image, whose width and height are ``size``. ``texts`` are
     written at the objects. The image is resized so that lines and texts are readable.
     """
-    low, high = _SIDES_PX
-    scale = min(max(max(size), low), high) / max(size)
-    image = image.resize([max(1, round(scale * side)) for side in size])
-    if isinstance(answer, ClockTime):
-        draw_hands(image, answer, ANSWER_COLOUR)
-    draw_shapes(image, objects_of(answer), ANSWER_COLOUR, scale=scale, texts=texts)
+    image, low = drawn_answers(image, size, {ANSWER_COLOUR: answer}, texts), _SIDES_PX[0]
     whole = Image.new("RGB", (max(image.width, low), image.height + 2 * _TEXT_PX), "white")
     whole.paste(image)
     _write(ImageDraw.Draw(whole), (8, image.height + _TEXT_PX / 2), caption)
     return whole
+
+
+def drawn_answers(
+    image: Image.Image,
+    size: tuple[int, int],
+    answers: Mapping[str, Any],
+    texts: Sequence[str] | None = None,
+    limits_px: tuple[int, int] = _SIDES_PX,
+) -> Image.Image:
+    """Return an image with one or two answers on it; ``answers`` maps their colours to them.
+
+    The arguments are those of ``drawn_answer``. ``texts`` are the labels of the objects by default,
+    those of a second answer below its objects. ``limits_px`` limits the longer edge.
+    """
+    low, high = limits_px
+    scale = min(max(max(size), low), high) / max(size)
+    image = image.resize([max(1, round(scale * side)) for side in size])
+    for number, (colour, answer) in enumerate(answers.items()):
+        if isinstance(answer, ClockTime):
+            draw_hands(image, answer, colour)
+        items = objects_of(answer)
+        names = [item.label for item in items] if texts is None else texts
+        draw_shapes(image, items, colour, scale=scale, texts=names, below=number > 0)
+    return image
 
 
 def _write(

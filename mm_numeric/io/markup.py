@@ -6,7 +6,7 @@ from mm_numeric.io.escaping import visible
 
 MISSING = "–"  # shown in place of a number that does not exist
 
-_VOID = {"br", "circle", "image", "input", "line", "path", "rect", "use"}
+_VOID = {"br", "circle", "image", "img", "input", "line", "path", "rect", "use"}
 
 
 def element(tag: str, *children: object, **attributes: object) -> Markup:

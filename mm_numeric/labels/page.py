@@ -2,86 +2,80 @@
 
 import csv
 import io
-import math
-from collections import Counter
+import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
-from mm_numeric.answers import Box, ClockTime, Instances, Polygon
-from mm_numeric.data.images import UnreadableImageError, open_image
-from mm_numeric.evaluation.metrics.matching import is_drawable
-from mm_numeric.evaluation.report.gallery import Canvas, ImageRegion, Tile, outline
+from mm_numeric.answers import ClockTime
+from mm_numeric.data.images import open_sized
+from mm_numeric.evaluation.report.gallery import Tile, data_url
 from mm_numeric.evaluation.report.page import Block, Section, note, render
-from mm_numeric.evaluation.report.shape_gallery import TAG_SHARE, label_tags
 from mm_numeric.evaluation.table import number
-from mm_numeric.geometry.row_shapes import around
-from mm_numeric.inference.draw import objects_of
+from mm_numeric.inference.draw import ANSWER_COLOUR, TRUE_COLOUR, drawn_answers
 from mm_numeric.io.atomic_files import atomic_file
 from mm_numeric.io.escaping import csv_text, plain
-from mm_numeric.io.files import write_text
 from mm_numeric.io.markup import element
-from mm_numeric.labels.rank import OVERLOOKED, ObjectFault, RankedLabel
+from mm_numeric.labels.rank import RankedLabel
 
-SHOWN = 50
-"""Number of labels on the page."""
-
-_SIDE_PX = 480
-_COLUMNS = (
-    "rank", "id", "image", "label", "answer", "improbability", "distance", "fault", "object",
-)  # fmt: skip
+_SHOWN, _SIDE_PX = 50, 360  # labels on the page; longer edge of their images
 _WHOLE = 10**7  # characters: csv_text does not shorten labels
 
 
-def fault_text(fault: ObjectFault) -> str:
-    """Describe the fault of an object, such as ``swapped class: cup at 10, 20, 60, 80``."""
-    at = ", ".join(number(value, 0) for point in fault.item.shape.points for value in point)
-    return f"{fault.kind}: {fault.item.label or 'object'} at {at}"
+def label_fields(own: RankedLabel) -> dict[str, str]:
+    """Return the columns of a label in labels.csv, without its rank.
+
+    Labels and answers are texts, or JSON if they are shapes, in pixels.
+    """
+    label, answer = (
+        value or "" if isinstance(value, str | None) else json.dumps(value, ensure_ascii=False)
+        for value in (own.line["target"], own.line["parsed"])
+    )
+    kind = place = ""
+    if own.faults:
+        kind, _, item = own.faults[0]
+        at = ", ".join(number(value, 0) for point in item.shape.points for value in point)
+        place = f"{item.label or 'object'} at {at}"
+    return {
+        "id": own.example.id,
+        "image": str(own.example.image or ""),
+        "label": label,
+        "answer": answer,
+        "improbability": f"{own.improbability:.6g}",
+        "distance": "" if own.answer is None else f"{own.distance:.6g}",
+        "fault": kind,
+        "object": place,
+    }
 
 
 def label_words(own: RankedLabel) -> str:
     """Describe a label and how it differs from the answer of the model, in one line."""
-    label, answer = (plain(text, 60) for text in own.texts)
-    words = f"label {label}, model {answer}"
-    if own.answer is None:
-        words = f"label {label}, no parseable answer"
-    elif own.faults:
-        words = plain(fault_text(own.faults[0]), 100)
-    return f"{words}; distance {_distance(own)}, improbability {own.improbability:.2f}"
-
-
-def _distance(own: RankedLabel) -> str:
-    if math.isnan(own.distance):
-        return "unknown"
-    return f"{own.distance:.3g}" + " min" * isinstance(own.answer, ClockTime)
+    fields, unit = label_fields(own), " min" * isinstance(own.answer, ClockTime)
+    label, answer = (plain(fields[name], 60) for name in ("label", "answer"))
+    words = f"label {label}, model {'unparseable' if own.answer is None else answer}"
+    if own.faults:
+        words = plain("{fault}: {object}".format(**fields), 100)
+    return f"{words}; distance {own.distance:.3g}{unit}, improbability {own.improbability:.2f}"
 
 
 def labels_csv(labels: Sequence[RankedLabel]) -> str:
-    """Return a CSV with a line for each label, the worst first."""
+    """Return a CSV with a line for each label, in their order."""
+    fields = [label_fields(own) for own in labels]
+    rows = [["rank", *fields[0]]]
+    for rank, own in enumerate(fields, start=1):
+        rows.append([str(rank), *(csv_text(word, _WHOLE) for word in own.values())])
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for own in labels:
-        kind, _, item = fault_text(own.faults[0]).partition(": ") if own.faults else ("", "", "")
-        image = "" if own.example.image is None else str(own.example.image)
-        words = (csv_text(word, _WHOLE) for word in (own.example.id, image, *own.texts))
-        distance = "" if math.isnan(own.distance) else f"{own.distance:.6g}"
-        fault = distance, kind, csv_text(item)
-        writer.writerow((own.rank, *words, f"{own.improbability:.6g}", *fault))
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
 def keep_rows(file: Path, out: Path, labels: Sequence[RankedLabel], worst: float) -> int:
-    """Copy the lines of a .jsonl file except those of the worst labels; return how many are left.
+    """Copy the lines of a .jsonl file without the first ``worst`` % of labels; return their number.
 
-    ``worst`` is the share of the labels that are left out, in percent. The other lines keep their
-    order and their bytes.
+    The lines keep their order and their bytes.
     """
-    count = round(worst / 100 * len(labels))
-    bad = {own.example.where for own in labels[:count]}
+    bad = {own.example.where for own in labels[: round(worst / 100 * len(labels))]}
     lines = file.read_bytes().splitlines(keepends=True)
     kept = [line for at, line in enumerate(lines, start=1) if f"{file}, line {at}" not in bad]
     with atomic_file(out) as opened:
@@ -89,103 +83,32 @@ def keep_rows(file: Path, out: Path, labels: Sequence[RankedLabel], worst: float
     return sum(bool(line.strip()) for line in kept)
 
 
-def write_page(path: Path, labels: Sequence[RankedLabel], about: str) -> None:
-    """Write the page of the worst labels, with images, as one HTML file without scripts."""
-    shown = labels[:SHOWN]
-    canvases = [_canvas(own) for own in shown]
+def labels_page(labels: Sequence[RankedLabel], about: str) -> str:
+    """Return the page of the first labels, with images, as one HTML file without scripts."""
     cases = []
-    for own, on in zip(shown, canvases, strict=True):
-        title = f"{own.rank}. {plain(own.example.id, 60)}"
-        cases.append((title, plain(own.example.prompt, 120), [_tile(own, on)]))
-    is_clock = isinstance(shown[0].example.answer, ClockTime)
-    gallery = render(
-        "gallery.html",
-        canvases=canvases,
-        key=render("labels_key.html", is_clock=is_clock),
-        css="shown" if is_clock else "shown several",
-        is_alone=True,
-        first=cases,
-        more=[],
-        others=[],
-    )
-    kinds = Counter(own.faults[0].kind for own in shown if own.faults)
-    faults = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
-    section = Section.of(
-        "labels",
-        "Labels to look at",
-        note(f"The {len(shown)} labels that fit the model least. {faults}"),
-        Block(gallery),
-    )
-    page = render(
+    for rank, own in enumerate(labels[:_SHOWN], start=1):
+        tile = Tile(Markup(""), _drawing(own), label_words(own), "off")
+        title = f"{rank}. {plain(own.example.id, 60)}"
+        cases.append((title, plain(own.example.prompt, 120), [tile]))
+    key = "Blue, with names above: the label. Orange, with names below: the answer of the model."
+    layout = {"canvases": [], "css": "shown several", "is_alone": True, "more": [], "others": []}
+    gallery = Block(render("gallery.html", key=note(key).html, first=cases, **layout))
+    title = f"The {len(cases)} labels that fit the model least"
+    return render(
         "page.html",
         title=plain(f"Labels of {about}", 120),
         kicker="mm-numeric labels",
         about="A label at the top is wrong, or the model is: look at the image.",
         verdict=f"{len(labels):,} labels ranked; labels.csv has all of them.",
         caveats=[],
-        sections=[section],
+        sections=[Section.of("labels", title, gallery)],
     )
-    write_text(path, page)
 
 
-def _canvas(own: RankedLabel) -> Canvas:
-    """Return the image of a row, on which the label and the answer are drawn."""
-    anchor, example = f"image{own.rank}", own.example
-    try:
-        if example.image is None:
-            raise UnreadableImageError("no image")
-        image = open_image(example)
-    except UnreadableImageError:
-        return Canvas.empty(None, anchor, 100, 100)
-    on = Canvas.of(image, anchor, ImageRegion(0, 0, *image.size), _SIDE_PX)
-    true = element("path", id=f"{anchor}t", d=_outlines(example.answer), **_FIXED)
-    return replace(on, more=true)
-
-
-_FIXED = {"vector-effect": "non-scaling-stroke"}
-
-
-def _outlines(answer: Any) -> str:
-    return "".join(outline(item, 1) for item in objects_of(answer) if is_drawable(item.shape))
-
-
-def _tile(own: RankedLabel, on: Canvas) -> Tile:
-    """Draw a label and the model's answer on their image."""
-    words, label, answer = label_words(own), own.example.answer, own.answer
-    width, height = on.region.width, on.region.height
-    drawing = Markup("")
-    if isinstance(label, ClockTime):
-        times = [(label.minutes, "true")]
-        if answer is not None and answer != label:
-            times.append((answer.minutes, "answer"))
-        drawing = render("clock_tile.html", canvas=on, name=str(own.rank), words=words, times=times)
-    elif isinstance(label, Box | Polygon | Instances) and on.is_image:
-        worst = own.faults[0] if own.faults else None
-        marked = "" if worst is None or not is_drawable(worst.item.shape) else outline(worst.item)
-        is_new = worst is not None and worst.kind == OVERLOOKED
-        em = max(share * side for share, side in zip(TAG_SHARE, (width, height), strict=True))
-        named = [
-            (css, plain(item.label, 24), around(item.shape))
-            for css, side in (("true", label), ("answered", answer))
-            for item in objects_of(side)
-            if item.label and is_drawable(item.shape)
-        ]
-        drawing = render(
-            "shape_tile.html",
-            view=f"0 0 {width} {height}",
-            em=em,
-            tags=label_tags(named, Box(0, 0, width, height), em),
-            name=str(own.rank),
-            words=words,
-            image=on.anchor,
-            anchor=f"{on.anchor}a",
-            missed="" if is_new else marked,
-            matched=_outlines(answer),
-            wrong=marked if is_new else "",
-        )
-    elif on.is_image:
-        used = element("use", href=f"#{on.anchor}")
-        drawing = element(
-            "svg", used, viewBox=f"0 0 {width} {height}", role="img", aria_label=words
-        )
-    return Tile(Markup(""), drawing, words, "off")
+def _drawing(own: RankedLabel) -> Markup:
+    """Draw the label and the answer on the image of their row."""
+    if own.example.image is None:
+        return Markup("")
+    answers = {TRUE_COLOUR: own.example.answer, ANSWER_COLOUR: own.answer}
+    image = drawn_answers(*open_sized(own.example), answers, limits_px=(_SIDE_PX, _SIDE_PX))
+    return element("img", src=data_url(image, _SIDE_PX), alt="", style="width: 100%")

@@ -1,6 +1,8 @@
 """Ranked labels: their values against loops over the definitions, and ``labels RUN``."""
 
+import base64
 import csv
+import io
 import json
 import math
 import random
@@ -9,34 +11,36 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from finished_runs import RUN, copy_and_enter
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageColor
 from result_files import write_lines
 
 from mm_numeric.answers import Box, ClockTime, Example, Instance, Instances, Number, Text
 from mm_numeric.cli import main as cli
 from mm_numeric.config.data import DataSource
-from mm_numeric.config.reader import config_from_dict
+from mm_numeric.config.reader import config_from_dict, read_config
 from mm_numeric.data.examples import load_examples
+from mm_numeric.geometry.row_shapes import read_instances
+from mm_numeric.inference.draw import ANSWER_COLOUR, TRUE_COLOUR
 from mm_numeric.inference.generate import LoadedModel, read_model
-from mm_numeric.labels.folds import folds_config, train_folds
-from mm_numeric.labels.page import keep_rows, write_page
+from mm_numeric.labels.page import keep_rows, labels_csv, labels_page
 from mm_numeric.labels.rank import (
     BADLY_LOCATED,
     OVERLOOKED,
     SWAPPED,
     RankedLabel,
+    check_rows,
     label_distance,
     object_faults,
-    require_labels,
     suspicion,
     token_losses,
+    train_folds,
 )
-from mm_numeric.labels.rank import ranked as ranked_labels
 from mm_numeric.models.loading import load_family
 
 
@@ -81,9 +85,13 @@ def test_the_fault_of_each_object_is_named(label, found):
 
 def test_ignored_objects_have_no_faults():
     label = Instances((Instance(Box(0, 0, 10, 10), "cup", ignore=True),))
-    assert object_faults(label, items(CUP, HAT), [0.8, 0.5]) == [
-        (OVERLOOKED, 0.5, items(HAT).items[0])
-    ]
+    found = object_faults(label, items(CUP, HAT), [0.8, 0.5])
+    assert found == [(OVERLOOKED, 0.5, items(HAT).items[0])]
+
+
+def test_points_have_no_faults():
+    points = read_instances({"instances": [{"point": [5, 5], "label": "cup"}]}, "", points=True)
+    assert object_faults(points, points, [0.8]) == []
 
 
 def overlap(one, two):
@@ -149,43 +157,38 @@ def test_the_distance_has_the_unit_of_the_answer(label, answer, log, wanted):
 def test_a_suspicion_grows_with_both_values():
     example = Example(id="a", image=None, prompt="How many?", answer=Number("3"), where="")
     values = [(0.5, 4.0), (2.0, 1.0), (0.5, math.nan), (0.5, 4.0), (1.0, 9.0)]
-    labels = [
-        RankedLabel(example=example, answer=None, texts=("3", ""), improbability=loss, tokens=2,
-                    distance=distance)
-        for loss, distance in values
-    ]  # fmt: skip
+    labels = [RankedLabel(example, {}, None, loss, 2, distance) for loss, distance in values]
     # Of five distances, that of two labels is the second and third; nan has no share.
     wanted = [0.5 * (1 + 2.5 / 5), 2 * (1 + 1 / 5), 0.5, 0.5 * (1 + 2.5 / 5), 1 + 4 / 5]
     assert suspicion(labels).tolist() == pytest.approx(wanted)
-    assert [own.improbability for own in ranked_labels(labels)] == [2.0, 1.0, 0.5, 0.5, 0.5]
-    assert [own.rank for own in ranked_labels(labels)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
-    ("label", "answer", "drawn"),
+    ("label", "answer", "words"),
     [
-        (items(CUP), items(CUP, HAT), "overlooked: hat at 50, 50, 60, 60"),
-        (Box(0, 0, 10, 10), Box(0, 0, 10, 5), "M0.0 0.0L10.0 0.0L10.0 5.0L0.0 5.0Z"),
-        (ClockTime(7, 5), ClockTime(8, 5), 'transform="rotate(242.5 50 50)"'),
-        (ClockTime(7, 5), None, "no parseable answer"),
-        (Number("3"), Number("4"), "label , model"),
+        (items(CUP), items(CUP, HAT), "overlooked: hat at 50, 50, 60, 60; distance 0.5"),
+        (Box(0, 0, 10, 10), Box(0, 0, 10, 5), "label a, model b; distance 0.5"),
+        (ClockTime(7, 5), ClockTime(8, 5), "label a, model b; distance 0.5 min"),
+        (ClockTime(7, 5), None, "label a, model unparseable; distance nan"),
+        (Number("3"), Number("4"), "label a, model b; distance 0.5"),
     ],
 )
-def test_the_page_draws_the_label_and_the_answer(tmp_path, label, answer, drawn):
+def test_the_page_draws_the_label_and_the_answer(tmp_path, label, answer, words):
     Image.new("RGB", (80, 70)).save(tmp_path / "a.png")
-    faults = ()
-    if isinstance(label, Instances):
-        faults = object_faults(label, answer, [0.8, 0.5])
-    example = Example(id="a", image=tmp_path / "a.png", prompt="?", answer=label, where="")
-    missing = replace(example, id="b", image=tmp_path / "gone.png")
-    write_page(tmp_path / "labels.html", [
-        RankedLabel(example=own, answer=answer, texts=("", ""), improbability=1.0, tokens=2,
-                    distance=math.nan, faults=faults)
-        for own in (example, missing)
-    ], "rows.jsonl")  # fmt: skip
-    page = (tmp_path / "labels.html").read_text("utf-8")
-    assert drawn in page
-    assert "data:image/" in page
+    faults = object_faults(label, answer, [0.8, 0.5]) if isinstance(label, Instances) else ()
+    example = Example(id="-a", image=tmp_path / "a.png", prompt="?", answer=label, where="")
+    line, distance = {"target": "a", "parsed": "b"}, math.nan if answer is None else 0.5
+    own = RankedLabel(example, line, answer, 1.0, 2, distance, faults)
+    without = RankedLabel(replace(example, image=None), line, answer, 1.0, 2, distance, faults)
+    page = labels_page([own, without], "rows.jsonl")
+    assert page.count(f"{words}, improbability 1.00") == 2
+    (data,) = re.findall('src="data:image/jpeg;base64,([^"]+)', page)
+    image = Image.open(io.BytesIO(base64.b64decode(data)))
+    pixels = {tuple(pixel) for pixel in np.asarray(image).reshape(-1, 3) // 64}
+    for colour, drawn in ((TRUE_COLOUR, label), (ANSWER_COLOUR, answer)):
+        is_drawn = tuple(np.array(ImageColor.getrgb(colour)) // 64) in pixels
+        assert is_drawn == (not isinstance(drawn, Number | None))
+    assert labels_csv([own]).splitlines()[1].startswith("1,'-a,")
 
 
 NEW, WRONG = 80, 8
@@ -252,33 +255,21 @@ def test_unusable_input_is_one_message(run, capsys):
         assert command(*words) == 2
         return capsys.readouterr().err
 
-    assert "400 of 400 rows are training rows" in message(run, "--data", "train.jsonl")
-    assert "contains no run; use the output_dir" in message("other", "--data", "new.jsonl")
-    assert "--worst is the share of rows that --keep leaves out" in message(
-        run, "--data", "new.jsonl", "--worst", 3
-    )
-    assert "--worst is a percentage above 0 and below 100, not 100" in message(
-        run, "--data", "new.jsonl", "--keep", "k.jsonl", "--worst", 100
-    )
-    assert "run.yaml is a file: name the folder of a finished run, or add --folds 5" in message(
-        "run.yaml", "--data", "new.jsonl"
-    )
-    assert "a.b=1: settings are for the config of --folds" in message(
-        run, "--data", "new.jsonl", "a.b=1"
-    )
-    assert "--task is an option of `mm-numeric labels --again FILE`; remove it" in message(
-        run, "--data", "new.jsonl", "--task", "clock"
-    )
-    assert "--keep is an option of `mm-numeric labels RUN`; remove it" in message(
-        "--data", "new.jsonl", "--again", "new.jsonl", "--keep", "kept.jsonl"
-    )
-    assert "this is the file of --data; name another one" in message(
-        run, "--data", "new.jsonl", "--keep", "./new.jsonl"
-    )
-    assert "--keep copies lines of a .jsonl file, not of new.csv" in message(
-        run, "--data", "new.csv", "--keep", "kept.jsonl"
-    )
-    assert "or a second labelling with --again; one of both" in message("--data", "new.jsonl")
+    new, keep = ("--data", "new.jsonl"), ("--keep", "kept.jsonl")
+    for wanted, *words in [
+        ("400 of 400 rows are training rows", run, "--data", "train.jsonl"),
+        ("contains no run; use the output_dir", "other", *new),
+        ("--worst 3: it is the share of rows that --keep FILE leaves", run, *new, "--worst", 3),
+        ("--worst 100: it is the share of rows", run, *new, *keep, "--worst", 100),
+        ("run.yaml: a config and its settings are for --folds 5", "run.yaml", *new),
+        ("a.b=1: a config and its settings are for --folds 5", run, *new, "a.b=1"),
+        ("--task is an option of `mm-numeric labels --again FILE`", run, *new, "--task", "clock"),
+        ("--keep is an option of `mm-numeric labels RUN`", *new, "--again", "new.jsonl", *keep),
+        ("another file, not new.jsonl to new.jsonl", run, *new, "--keep", "./new.jsonl"),
+        ("another file, not new.csv to kept.jsonl", run, "--data", "new.csv", *keep),
+        ("or a second labelling with --again; one of both", *new),
+    ]:
+        assert wanted in message(*words)
     shutil.rmtree(run / "model")
     assert "there is no such folder" in message(run, "--data", "new.jsonl")
 
@@ -295,16 +286,20 @@ def test_each_row_is_judged_by_the_model_of_its_fold(run, capsys):
     assert "tried.labels/labels.html" in capsys.readouterr().out
     read = config_from_dict(config, where="mine.yaml", title="mine")
     source = DataSource(path="rows.jsonl")
-    folds = folds_config(read, source, 2, run.parent / "tried.labels/folds", "median")
-    stamps = [(path / "run.json").stat().st_mtime_ns for path in train_folds(folds)]
-    assert command("mine.yaml", "--data", "rows.jsonl", "--folds", 2) == 0
-    assert [(path / "run.json").stat().st_mtime_ns for path in train_folds(folds)] == stamps
+    folder = run.parent / "tried.labels/folds"
+    stamps = {path: path.stat().st_mtime_ns for path in folder.glob("seed*/*/run.json")}
+    folds = train_folds(read, source, 2, folder)
+    assert stamps == {own / "run.json": (own / "run.json").stat().st_mtime_ns for own in folds}
 
 
-def test_rows_without_labels_are_an_error():
+def test_rows_that_cannot_be_judged_are_an_error():
     bare = Example(id="a", image=None, prompt="How many?", answer=None, where="rows.jsonl, line 3")
+    config = read_config("clock_tiny")
     with pytest.raises(ValueError, match=r"line 3: the row has no label, and so 1 of 2; remove"):
-        require_labels([replace(bare, answer=Number("3")), bare])
+        check_rows(config, [replace(bare, answer=Number("3")), bare])
+    model = replace(config.model, baseline="regression")
+    with pytest.raises(ValueError, match=r"model.baseline: it predicts numbers without a distr"):
+        check_rows(replace(config, model=model), [])
 
 
 def test_lines_that_are_kept_keep_their_bytes(tmp_path):
