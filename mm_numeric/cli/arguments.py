@@ -227,9 +227,7 @@ def _add_labels(add: _Add) -> None:
         help="rows of --data with a second label, 50 or more, with the same ids: estimate the "
         "errors of the labels in --data, and print which loss and rule fit them",
     )
-    task = labels.add_mutually_exclusive_group()
-    task.add_argument("--task", help="name of the task, such as clock, or an import path")
-    task.add_argument("--config", metavar="CONFIG", help="config with the task, in place of --task")
+    labels.add_argument("--task", help="name of the task, such as clock, or an import path")
     labels.add_argument(
         "--option",
         action="append",
@@ -243,15 +241,8 @@ def _add_labels(add: _Add) -> None:
         "--out",
         type=Path,
         metavar="PATH",
-        help="with --again: .jsonl file to write the rows with different labels to, the most "
-        "different first; with RUN: folder of labels.html and labels.csv (default: RUN/labels; "
-        "with --folds, OUTPUT_DIR.labels)",
-    )
-    labels.add_argument(
-        "--same-care",
-        action="store_true",
-        help="the second labels have errors of the same distribution; then the bias is unknown "
-        "(default: the second labels are correct)",
+        help="with RUN: folder of labels.html and labels.csv (default: RUN/labels; with --folds, "
+        "OUTPUT_DIR.labels)",
     )
     _add_ranking(labels)
     _add_overrides(labels, "with --folds: setting of the config to change")

@@ -67,34 +67,20 @@ def test_labels_without_anything_in_common_get_no_loss(tmp_path, capsys, monkeyp
     assert "advice: check that both files label the same images" in text
 
 
-def test_mixups_of_clocks_are_found_and_written(tmp_path, capsys, monkeypatch):
+def test_mixups_of_clocks_are_found(tmp_path, capsys, monkeypatch):
     clocks(tmp_path, exact=True, swapped=0.1)
-    shown, text = run(tmp_path, capsys, monkeypatch, "--task", "clock", "--out", "far.jsonl")
-    rows = [json.loads(line) for line in (tmp_path / "far.jsonl").read_text().splitlines()]
-    assert float(shown["hands swapped"].split()[0]) == pytest.approx(len(rows), abs=0.5)
+    shown, _ = run(tmp_path, capsys, monkeypatch, "--task", "clock")
+    names = "hands swapped", "different labels"
+    swapped, different = (float(shown[name].split()[0]) for name in names)
+    assert swapped == pytest.approx(different, abs=0.5)
+    assert swapped > 3
     assert shown["noise (standard deviation)"] == "0.00 min"
-    assert len(rows) > 3
-    distances = [row["distance"] for row in rows]
-    assert distances == sorted(distances, reverse=True)
-    assert f"most different: {rows[0]['id']}: " in text
 
 
-def test_with_the_same_care_there_is_no_bias(tmp_path, capsys, monkeypatch):
-    clocks(tmp_path)
-    alone, _ = run(tmp_path, capsys, monkeypatch, "--task", "clock")
-    both, text = run(tmp_path, capsys, monkeypatch, "--task", "clock", "--same-care")
-    assert "bias" in alone
-    assert "bias" not in both
-    noises = [float(own["noise (standard deviation)"].split()[0]) for own in (alone, both)]
-    assert noises[1] == pytest.approx(noises[0] / 2**0.5, rel=0.02)
-    assert "a more careful labelling shows" in text
-
-
-def test_numbers_that_are_too_large_and_a_point_that_moved(tmp_path, capsys, monkeypatch):
+def test_numbers_that_are_too_large(tmp_path, capsys, monkeypatch):
     rng = random.Random(0)
     correct = {str(i): round(rng.lognormvariate(3, 1), 2) + 1 for i in range(100)}
-    factors = {i: 10 if int(i) < 4 else 1.1 * rng.lognormvariate(0, 0.05) for i in correct}
-    first = {i: round(value * factors[i], 2) for i, value in correct.items()}
+    first = {i: round(value * 1.1 * rng.lognormvariate(0, 0.05), 2) for i, value in correct.items()}
     for name, values in (("first", first), ("second", correct)):
         rows = [{"id": i, "question": "?", "answer": value} for i, value in values.items()]
         write(tmp_path / f"{name}.jsonl", rows)
@@ -102,8 +88,7 @@ def test_numbers_that_are_too_large_and_a_point_that_moved(tmp_path, capsys, mon
     shown, text = run(tmp_path, capsys, monkeypatch, "--task", "numbers", "--log", **files)
     assert float(shown["noise (standard deviation)"].split()[0]) == pytest.approx(5, rel=0.2)
     assert float(shown["bias"].split()[0]) == pytest.approx(9.5, rel=0.2)
-    assert shown["off by a factor of 10"] == "4.00 %"
-    assert re.search(r"advice: subtract 9\.\d+ % from the labels; then loss ce, ", text)
+    assert re.search(r"advice: subtract the bias of 9\.\d+ % from the labels; then loss ce, ", text)
 
 
 def scene(i, rng, noise=0.0, missing=0.0, wrong=0.0):
@@ -148,19 +133,11 @@ def test_boxes_with_x_and_y_swapped(tmp_path, capsys, monkeypatch):
     assert "as for 'exact boxes'" in text
 
 
-def test_rows_without_common_ids_are_matched_by_image_and_question(tmp_path, capsys, monkeypatch):
-    clocks(tmp_path)
-    lines = (tmp_path / "again.csv").read_text(encoding="utf-8").splitlines()
-    numbered = ["id,file,time", *(f"again-{i},{line}" for i, line in enumerate(lines[1:]))]
-    (tmp_path / "again.csv").write_text("\n".join(numbered), encoding="utf-8")
-    assert "100 rows" in run(tmp_path, capsys, monkeypatch, "--task", "clock")[1]
-
-
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"again": 49}, [], "again.csv: 49 rows are too few for an estimate; label at least 50"),
-        ({}, ["--log"], "--log is for numbers, and these labels are times."),
+        ({"again": 49}, [], "again.csv: 49 rows are too few; label 50 or more, at random"),
+        ({}, ["--log"], "clocks.csv, line 2: --log is for numbers above 0, not "),
         ({}, ["--task", "numbers"], 'clocks.csv, line 2: no question; each row needs "question"'),
     ],
 )
@@ -173,7 +150,11 @@ def test_mistakes(tmp_path, capsys, monkeypatch, settings, options, message):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("7.png", "700.png", "again.csv, line 9: the row '700.png' is not in clocks.csv, where "),
+        (
+            "7.png",
+            "700.png",
+            "again.csv, line 9: the row '700.png' is not in clocks.csv, and so for 1 of ",
+        ),
         ("file,time", "file,hour", "no time; each row needs"),
     ],
 )
@@ -188,8 +169,5 @@ def test_a_second_file_that_does_not_fit(tmp_path, capsys, monkeypatch, old, new
 def test_each_advice_is_a_row_of_the_page():
     page = (ROOT / "docs/choose.md").read_text(encoding="utf-8").replace("`", "")
     page = re.sub(r"\[([^]]*)\]\(([^)]*)\)", r"\1", page)
-    for labels, (rule, evidence, _) in ADVICE.items():
+    for labels, (*_, rule, evidence) in ADVICE.items():
         assert f"\n| {labels} | ce | {rule} | {evidence}" in page
-    results = (ROOT / "docs/results/README.md").read_text(encoding="utf-8")
-    headings = {h.lower().replace(" ", "-") for h in re.findall(r"^## (.*)$", results, re.M)}
-    assert {row.result for row in ADVICE.values()} <= headings

@@ -8,18 +8,17 @@ import pytest
 from mm_numeric.labels.errors import Differences, estimate_errors, share_of
 
 N = 200
+NONE: dict[str, np.ndarray] = {}
 
 
-def differences(errors, seed=0, random=0.05, groups=None, **more):
+def differences(errors, seed=0, random=0.05, groups=None, mixups=NONE):
     """Return differences of which a share is random, on a circle of 720."""
     rng = np.random.default_rng(seed)
     is_random = rng.random(len(errors)) < random
     values = np.where(is_random[:, None], rng.uniform(-360, 360, errors.shape), errors)
     groups = np.arange(len(errors)) if groups is None else groups
-    log_random = -errors.shape[1] * math.log(720) if random else None
-    return Differences(
-        values=np.round(values), log_random=log_random, unit=1.0, groups=groups, **more
-    )
+    log_random = -errors.shape[1] * math.log(720) if random else -math.inf
+    return Differences(np.round(values), 1.0, groups, log_random, mixups)
 
 
 @pytest.mark.parametrize("bias", [0.0, 4.0, -10.0])
@@ -69,13 +68,12 @@ def test_mixups_are_distinguished_from_random_labels():
     assert estimate_errors(differences(none, mixups={"": forms})).shares[""].low == 0
 
 
-def test_two_labellings_of_the_same_care():
+def test_errors_of_boxes_in_proportion_to_their_size_are_not_random():
     rng = np.random.default_rng(0)
-    errors = rng.normal(3, 5, (N, 1)) - rng.normal(3, 5, (N, 1))
-    found = estimate_errors(differences(errors, random=0.1), same_care=True)
-    assert found.noise.low < 5 < found.noise.high
-    assert found.shares["random labels"].low < 1 - math.sqrt(0.9)
-    assert found.shares["random labels"].high > 1 - math.sqrt(0.9)
+    errors = rng.normal(0, 1, (N, 4)) * np.exp(rng.uniform(-1, 3, (N, 1)))
+    found = estimate_errors(differences(errors, random=0.001))
+    assert found.shares["random labels"].value < 0.005
+    assert found.noise.value == pytest.approx(np.sqrt((errors**2).mean()), rel=0.05)
 
 
 def test_biases_of_boxes():
