@@ -27,6 +27,7 @@ from mm_numeric.runs.folder import (
     contains_run,
     decoded_name,
     is_resumable,
+    require_free,
 )
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def run(config: Config | str | Path, *, stoppable: bool = False) -> ReportedRun:
     config = config if isinstance(config, Config) else read_config(config)
     folder = config.output_dir
     if not contains_run(folder, config):
+        require_free(folder)
         with stage("1/5"):
             page = _checked_page(config)
         _log_step(f"1/5 check-data: ready; {page}")

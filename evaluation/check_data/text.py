@@ -147,7 +147,6 @@ def _coordinates_text(coordinates: Coordinates) -> str:
 
 
 def _spread(values: Sequence[float], decimals: int = 0) -> str:
-    """Format the median and range of numbers: ``12 (9 to 15)``, or ``12`` if all are equal."""
-    low, middle, high = min(values), median(values), max(values)
-    text = f"{middle:,.{decimals}f}"
-    return text if low == high else f"{text} ({low:,.{decimals}f} to {high:,.{decimals}f})"
+    """Format range and median of numbers: ``9 to 15 (median 12)``, or ``12`` if all are equal."""
+    low, middle, high = (f"{own(values):,.{decimals}f}" for own in (min, median, max))
+    return low if min(values) == max(values) else f"{low} to {high} (median {middle})"

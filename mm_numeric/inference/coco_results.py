@@ -36,7 +36,10 @@ def write_coco_results(
                 results.append(_result(item, score, image, category_ids[item.label]))
             else:
                 others += 1
-    for count, what in ((others, "labels of no class"), (invalid, "invalid shapes")):
+    for count, what in (
+        (others, "labels that are no class of the task"),
+        (invalid, "invalid shapes"),
+    ):
         if count:
             logger.warning("%s: %d objects with %s are left out.", predictions, count, what)
     out = predictions.with_name(f"{predictions.stem}.coco.json")

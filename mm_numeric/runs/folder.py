@@ -83,6 +83,20 @@ def claim(
     if contains_run(folder, config, ignore=ignore, key=key):
         reject_links(folder)
         return True
+    require_free(folder, key)
+    reject_links(folder)
+    for path in _entries(folder)[1]:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_config(folder, config)
+    return False
+
+
+def require_free(folder: Path, key: str = "trainer.output_dir") -> None:
+    """Raise ValueError if a folder without a run contains other files than a stopped run leaves.
+
+    ``key`` is the setting that names the folder.
+    """
     entries, left = _entries(folder)
     begun = len(left) < len(entries) or last_checkpoint(folder)
     # Delete no files because of their names alone: a config.yaml may be the user's.
@@ -91,12 +105,6 @@ def claim(
             f"{folder} is not empty and contains no run. Choose another folder, such as "
             f"{key}=runs/other."
         )
-    reject_links(folder)
-    for path in left:
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    folder.mkdir(parents=True, exist_ok=True)
-    write_config(folder, config)
-    return False
 
 
 def contains_run(

@@ -136,6 +136,15 @@ def test_data_that_is_not_ready_is_not_trained_on(call):
     assert not Path("all").exists()
 
 
+def test_a_folder_with_other_files_is_refused_before_the_data_is_checked(call):
+    Path("all").mkdir()
+    Path("all/notes.txt").touch()
+    code, out, err = call()
+    assert (code, out) == (2, "")
+    assert err.startswith("mm-numeric: all is not empty and contains no run. Choose another folder")
+    assert not Path("all.check-data.html").exists()
+
+
 def test_test_rows_without_an_answer_are_found_before_the_training(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (56, 56)).save("a.png")

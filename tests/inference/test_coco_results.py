@@ -48,7 +48,9 @@ def test_pycocotools_finds_the_objects_of_a_prepared_file(tmp_path, ask, logged)
     config = SimpleNamespace(task=Detection(ask=ask, classes=("cat", "dog")))
     out = coco_results(SimpleNamespace(path=path, config=config), str(rows))
     assert out == tmp_path / "predictions.coco.json"
-    assert ("2 objects with labels of no class" in logged.getvalue()) == (ask == "together")
+    assert ("2 objects with labels that are no class of the task" in logged.getvalue()) == (
+        ask == "together"
+    )
     read = COCO(str(truth))
     evaluation = COCOeval(read, read.loadRes(str(out)), "bbox")
     evaluation.evaluate()
