@@ -136,7 +136,7 @@ def test_data_that_is_not_ready_is_not_trained_on(call):
     assert not Path("all").exists()
 
 
-def test_a_folder_with_other_files_is_refused_before_the_data_is_checked(call):
+def test_a_folder_with_other_files_is_an_error_before_the_data_is_checked(call):
     Path("all").mkdir()
     Path("all/notes.txt").touch()
     code, out, err = call()

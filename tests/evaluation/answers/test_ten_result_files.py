@@ -180,7 +180,7 @@ def test_a_text_as_truth_is_read_like_the_answers(tmp_path):
         ({"a": [{"text": "1:00"}], "b": []}, ["--target=t", "--list=c"], "'c' is no list of obje"),
         ([{"text": "1:00", "t": "noon"}], ["--target=t"], "t 'noon' is no correct answer of the"),
         ([{"id": 1, "text": "1:00", "t": "1:00"}] * 2, ["--target=t"], "a second answer to the qu"),
-        ([{"text": "1:00"}], [], "or the field of the correct answers with --target."),
+        ([{"text": "1:00"}], [], "or the field of the correct answers with --target; for COCO"),
         ([{"text": "1:00"}], ["--id=id"], "--id requires --rows, the file of the rows that were"),
         ([], ["--target=t", "--rows=r"], "--rows and --target name the correct answers; keep one"),
     ],
