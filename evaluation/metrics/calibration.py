@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from mm_numeric.answers import Unreadable
 from mm_numeric.evaluation.metrics.base import Groups, RowColumns, Scorer
 from mm_numeric.evaluation.metrics.bootstrap import group_numbers
-from mm_numeric.evaluation.metrics.intervals import seed_interval
+from mm_numeric.evaluation.metrics.intervals import seed_interval, wilson_interval
 
 Array = NDArray[np.float64]
 
@@ -152,9 +152,7 @@ def share_interval(right: float, count: int) -> tuple[float, float]:
     if right in (0, 1):
         width = 1 - 0.025 ** (1 / count)
         return (0.0, width) if right == 0 else (1 - width, 1.0)
-    z2 = 1.959964**2 / count
-    half = (z2 * (right * (1 - right) + z2 / 4)) ** 0.5
-    return (right + z2 / 2 - half) / (1 + z2), (right + z2 / 2 + half) / (1 + z2)
+    return wilson_interval(right, count)
 
 
 class Coverage(NamedTuple):

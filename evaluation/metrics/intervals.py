@@ -48,6 +48,13 @@ class Interval(NamedTuple):
     p: float
 
 
+def wilson_interval(share: float, count: float) -> tuple[float, float]:
+    """Return Wilson's 95 % interval (1927) of a share of ``count`` independent trials."""
+    z2 = 1.959964**2 / count
+    half = (z2 * (share * (1 - share) + z2 / 4)) ** 0.5
+    return (share + z2 / 2 - half) / (1 + z2), (share + z2 / 2 + half) / (1 + z2)
+
+
 def metric_interval(sample: MetricSample) -> Interval:
     """Compute the confidence interval of the mean of a metric over its runs, within its bounds.
 

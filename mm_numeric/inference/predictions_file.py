@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mm_numeric.answers import Example
 from mm_numeric.config.decoding import GREEDY, MBR, PredictConfig, is_greedy_alone
@@ -22,8 +22,6 @@ from mm_numeric.io.atomic_files import reject_link
 from mm_numeric.io.files import read_json, sha256_of, write_json, write_text
 from mm_numeric.io.log import NO_PREFIX, logger
 from mm_numeric.runs.folder import decoded_name, differences_text
-
-T = TypeVar("T")
 
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
@@ -170,15 +168,15 @@ def merge_ranks(out: Path, examples: Sequence[Example]) -> set[str]:
     return set(lines)
 
 
-def answer_order(examples: Sequence[T]) -> list[T]:
+def answer_order(examples: Sequence[Example]) -> list[Example]:
     """Return the samples in an order whose first N are spread evenly over the file, for every N.
 
     The first rows of a file may all be of one class. Sample ``i`` is placed by the fraction of
     ``i`` times the golden ratio: then the gaps between the first N have at most three lengths, and
     do not follow a period of the file.
     """
-    places = {i: i * _GOLDEN_RATIO % 1 for i in range(len(examples))}
-    return [examples[i] for i in sorted(places, key=places.__getitem__)]
+    order = sorted(range(len(examples)), key=lambda i: i * _GOLDEN_RATIO % 1)
+    return [examples[i] for i in order]
 
 
 def open_batches(examples: list[Example], size: int, todo: Set[str]) -> list[list[Example]]:

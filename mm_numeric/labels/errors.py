@@ -22,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mm_numeric.evaluation.metrics.intervals import wilson_interval
+
 Floats = NDArray[np.float64]
 
 RANDOM = "random labels"
@@ -101,9 +103,8 @@ def _interval(values: Floats, weights: Floats) -> Estimate:
 
 def share_of(found: float, count: float) -> Estimate:
     """Return the share of ``found`` in ``count`` with Wilson's interval."""
-    share, extra = found / count, _Z**2 / count
-    middle, half = share + extra / 2, math.sqrt(extra * (share * (1 - share) + extra / 4))
-    return Estimate(share, max(0.0, (middle - half) / (1 + extra)), (middle + half) / (1 + extra))
+    low, high = wilson_interval(found / count, count)
+    return Estimate(found / count, max(0.0, low), high)
 
 
 def _fit(data: Differences, *, tailed: bool, without: int = 0) -> tuple[_Fit, float]:
